@@ -1,0 +1,43 @@
+# `make demo` and `make test` start from a bare checkout: python3, make and a C++ compiler are all they need.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test test-all lint bench clean
+
+demo: .venv/installed
+	$(BIN)/resharpen run fig1 --scale laptop --out runs/demo
+	$(BIN)/resharpen claims runs/demo
+
+test: .venv/installed-dev lint
+	$(BIN)/pytest -n 2
+
+test-all: .venv/installed-dev lint
+	$(BIN)/pytest -n 2 -m ""
+
+lint: .venv/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/basedpyright
+
+bench: .venv/installed-bench
+	$(BIN)/python benchmarks/set_complement.py
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) -e .
+	touch $@
+
+.venv/installed-dev: .venv/installed
+	$(PIP) -e '.[dev]'
+	touch $@
+
+.venv/installed-bench: .venv/installed
+	$(PIP) -e '.[bench]'
+	touch $@
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Engines advance an ensemble and evaluate it; `base.py` says what one is."""

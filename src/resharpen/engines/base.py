@@ -1,0 +1,116 @@
+"""What an engine is: it advances an ensemble by n steps and evaluates it. Two engines, one state, the same results.
+
+The state of an ensemble is a flat dict of arrays with the model axis first:
+
+    theta.E, theta.W_Q, ...    the training weights          m.*, v.*    the moments of AdamW
+    theta_0.*                  the initial weights           ema.*       the moving average
+    step [1]                   steps done                    diverged_at [M]   step of divergence, or -1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen import streams
+from resharpen.models import Minimal, Placement
+from resharpen.models.initial import initial_weights
+from resharpen.optim.bema import bema_weights
+from resharpen.optim.hyperparameters import Draws
+from resharpen.tasks import SetComplement, ValidationSet
+
+Arrays = dict[str, NDArray]
+Batches = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
+"""Given minibatches, one a step: inputs [N, L] and targets [N, L]."""
+Weights = Literal["train", "bema"]
+
+GROUP = 16
+"""Consecutive draws that see the same minibatches; the lanes of a vector in the native engine."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What an ensemble is trained on: everything that its models share."""
+
+    task: SetComplement
+    model: Minimal
+    placement: Placement
+    train_length: int
+    batch: int
+    steps: int
+    seed: int
+    setting: str
+    """The name of task, training length and model sizes that keys the random streams."""
+
+    @property
+    def batch_key(self) -> streams.Key:
+        return streams.key(self.seed, self.setting, "batch")
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Draws of one group, and their hyperparameters."""
+
+    draw_M: NDArray[np.int64]
+    hyperparameters: Draws
+
+    def __post_init__(self) -> None:
+        if len(set(self.draw_M // GROUP)) != 1:
+            raise ValueError("an ensemble takes its draws from one group of sixteen")
+
+    @property
+    def group(self) -> int:
+        return int(self.draw_M[0]) // GROUP
+
+
+class Engine(Protocol):
+    """`dump` and `load` are exact: advancing after a round trip gives the same bits."""
+
+    problem: Problem
+    ensemble: Ensemble
+
+    def advance(self, n: int, batches: Batches | None = None) -> None: ...
+
+    def evaluate(self, weights: Arrays, validation: ValidationSet) -> NDArray[np.float32]:
+        """TVD of every scored prefix, [M, P]."""
+        ...
+
+    def dump(self) -> Arrays: ...
+
+    def load(self, arrays: Arrays) -> None: ...
+
+
+def initial_state(problem: Problem, ensemble: Ensemble) -> Arrays:
+    theta_0 = initial_weights(
+        problem.seed,
+        problem.setting,
+        ensemble.draw_M,
+        problem.model.matrices(),
+        problem.model.gains(problem.placement),
+    )
+    state: Arrays = {"step": np.zeros(1, np.int64), "diverged_at": np.full(len(ensemble.draw_M), -1, np.int64)}
+    for name, array in theta_0.items():
+        state |= {f"{part}.{name}": array.copy() for part in ("theta", "theta_0", "ema")}
+        state |= {f"{part}.{name}": np.zeros_like(array) for part in ("m", "v")}
+    return state
+
+
+def part(state: Arrays, name: str) -> Arrays:
+    """The arrays of one part of a state, `theta` for example, without the prefix."""
+    return {key.removeprefix(f"{name}."): array for key, array in state.items() if key.startswith(f"{name}.")}
+
+
+def weights_of(state: Arrays, ensemble: Ensemble, which: Weights) -> Arrays:
+    """The weights that are read at inference: the training weights, or BEMA."""
+    theta = part(state, "theta")
+    if which == "train":
+        return theta
+    lag, power = ensemble.hyperparameters["ema_lag"], ensemble.hyperparameters["bema_power"]
+    return {
+        name: bema_weights(array, state[f"theta_0.{name}"], state[f"ema.{name}"], state["step"], lag, power)
+        for name, array in theta.items()
+    }

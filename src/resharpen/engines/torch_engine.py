@@ -1,0 +1,138 @@
+"""The readable engine: what is computed, in plain torch. Any device, float32 or float64.
+
+Shapes: M models, N sequences, L positions, V tokens, P scored prefixes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from resharpen.engines.base import Arrays, Batches, Ensemble, Problem, initial_state
+from resharpen.optim.adamw import adamw_step, clip_factor, gradient_norm, has_decay
+from resharpen.optim.schedule import StepTable, step_table
+from resharpen.tasks import ValidationSet
+
+EVALUATED_AT_ONCE = 2**21
+"""Bound on models x positions x tokens in one evaluation call: about 100 MB of activations."""
+
+
+class TorchEngine:
+    name = "torch"
+
+    def __init__(self, problem: Problem, ensemble: Ensemble, dtype: str = "float32", device: str = "cpu"):
+        self.problem, self.ensemble = problem, ensemble
+        self._dtype, self._device = getattr(torch, dtype), device
+        self._hyper = {name: self._tensor(values) for name, values in ensemble.hyperparameters.items()}
+        self.load(initial_state(problem, ensemble))
+
+    def dump(self) -> Arrays:
+        return {name: tensor.cpu().numpy().copy() for name, tensor in self._state.items()}
+
+    def load(self, arrays: Arrays) -> None:
+        self._state = {
+            name: torch.tensor(array, device=self._device) if array.dtype == np.int64 else self._tensor(array)
+            for name, array in arrays.items()
+        }
+        self._names = [name.removeprefix("theta.") for name in arrays if name.startswith("theta.")]
+
+    def advance(self, n: int, batches: Batches | None = None) -> None:
+        """Train for n steps, on the problem's own minibatches or on given ones."""
+        problem, first = self.problem, int(self._state["step"])
+        table = step_table(self.ensemble.hyperparameters, problem.steps, first, n)
+        for i in range(n):
+            inputs_NxL, targets_NxL = (
+                problem.task.batch(
+                    problem.batch_key, self.ensemble.group, first + i, problem.batch, problem.train_length
+                )
+                if batches is None
+                else batches[i]
+            )
+            gradients = self.gradients(inputs_NxL, targets_NxL)
+            self._update(gradients, i, table)
+            self._state["step"] += 1
+
+    def loss(self, theta: dict[str, Tensor], inputs_NxL: NDArray, targets_NxL: NDArray) -> Tensor:
+        """Mean negative log likelihood of the targets over all prefixes, for each model, [M]."""
+        logits_MxNxLxV = self._logits(theta, inputs_NxL)
+        nll = functional.cross_entropy(
+            logits_MxNxLxV.flatten(0, 2),
+            torch.as_tensor(targets_NxL, device=self._device).expand(logits_MxNxLxV.shape[:-1]).flatten(),
+            reduction="none",
+        )
+        return nll.view(len(logits_MxNxLxV), -1).mean(1)
+
+    def gradients(self, inputs_NxL: NDArray, targets_NxL: NDArray) -> dict[str, Tensor]:
+        theta = {name: self._state[f"theta.{name}"].detach().requires_grad_() for name in self._names}
+        # The models share no parameter, so the gradient of the sum of losses is each model's own.
+        loss = self.loss(theta, inputs_NxL, targets_NxL).sum()
+        return dict(zip(theta, torch.autograd.grad(loss, list(theta.values())), strict=True))
+
+    @torch.no_grad()
+    def _update(self, gradients: dict[str, Tensor], i: int, table: StepTable) -> None:
+        """Clip, AdamW and EMA. A model whose gradient or weights stop being finite is marked and frozen."""
+        state, hyper = self._state, self._hyper
+        norm_M = gradient_norm(gradients)
+        newly_diverged_M = ~norm_M.isfinite()
+        alive_M = (state["diverged_at"] < 0) & ~newly_diverged_M
+        clip_M = clip_factor(norm_M, hyper["max_gradient_norm"])
+        lr_M, correction1_M, correction2_M, ema_weight_M = (
+            self._tensor(column[i])
+            for column in (table.learning_rate, table.correction1, table.correction2, table.ema_weight)
+        )
+        for name, g in gradients.items():
+
+            def per_model(x_M: Tensor, like: Tensor = g) -> Tensor:
+                return x_M.view(-1, *(1,) * (like.ndim - 1))
+
+            theta, m, v, ema = (state[f"{part}.{name}"] for part in ("theta", "m", "v", "ema"))
+            new_theta, new_m, new_v = adamw_step(
+                theta,
+                m,
+                v,
+                g * per_model(clip_M),
+                lr=per_model(lr_M),
+                decay=per_model(hyper["weight_decay"]) if has_decay(name) else 0.0,
+                one_minus_beta1=per_model(hyper["one_minus_beta1"]),
+                one_minus_beta2=per_model(hyper["one_minus_beta2"]),
+                correction1=per_model(correction1_M),
+                correction2=per_model(correction2_M),
+                epsilon=per_model(hyper["adam_epsilon"]),
+            )
+            new_ema = ema + per_model(ema_weight_M) * (new_theta - ema)
+            alive = per_model(alive_M)
+            for part, old, new in (
+                ("theta", theta, new_theta),
+                ("m", m, new_m),
+                ("v", v, new_v),
+                ("ema", ema, new_ema),
+            ):
+                state[f"{part}.{name}"] = torch.where(alive, new, old)
+            newly_diverged_M |= alive_M & ~new_theta.flatten(1).isfinite().all(1)
+        mark = newly_diverged_M & (state["diverged_at"] < 0)
+        state["diverged_at"] = torch.where(mark, state["step"], state["diverged_at"])
+
+    @torch.no_grad()
+    def evaluate(self, weights: Arrays, validation: ValidationSet) -> NDArray[np.float32]:
+        theta = {name: self._tensor(array) for name, array in weights.items()}
+        inputs, scored = validation.inputs_NxL, validation.scored_NxL
+        n_models = len(self.ensemble.draw_M)
+        rows = max(1, EVALUATED_AT_ONCE // (n_models * inputs.shape[1] * self.problem.task.vocabulary))
+        pieces = []
+        for start in range(0, len(inputs), rows):
+            these = slice(start, start + rows)
+            mask = torch.as_tensor(scored[these], device=self._device)
+            p_MxPxV = self._logits(theta, inputs[these])[:, mask].softmax(-1)
+            p_star_PxV = self._tensor(self.problem.task.p_star(inputs[these])[scored[these]])
+            pieces.append(0.5 * (p_MxPxV - p_star_PxV).abs().sum(-1))
+        return torch.cat(pieces, dim=1).float().cpu().numpy()
+
+    def _logits(self, theta: dict[str, Tensor], inputs_NxL: NDArray) -> Tensor:
+        tokens_NxL = torch.as_tensor(inputs_NxL, device=self._device)
+        return self.problem.model.logits(theta, tokens_NxL, self.problem.placement, self._hyper["rms_epsilon"])
+
+    def _tensor(self, array: NDArray) -> Tensor:
+        return torch.tensor(array, dtype=self._dtype, device=self._device)

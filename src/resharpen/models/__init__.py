@@ -1,0 +1,6 @@
+"""Networks with a leading model axis, and the placement of their norms."""
+
+from resharpen.models.minimal import Minimal
+from resharpen.models.placement import PAPER_PLACEMENTS, PLACEMENTS, POSITIONS, Placement
+
+__all__ = ["PAPER_PLACEMENTS", "PLACEMENTS", "POSITIONS", "Minimal", "Placement"]

@@ -1,0 +1,79 @@
+"""The minimal transformer: one layer, one head, attention only, no positions, no biases.
+
+    logits(t_1 .. t_s) = (x + sum_i a(t_s, t_i) V_i W_O) U,   a = softmax over i of Q_s . K_i / sqrt(d_k)
+
+with the norms of a placement between the parts (`models/placement.py`).
+
+Shapes: M models, N sequences, L positions, D width, V tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from resharpen.models.placement import POSITIONS, Placement
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Minimal:
+    """Sizes of a minimal transformer; by default the smallest that can solve Set Complement, d = d_v = v - 1."""
+
+    vocabulary: int
+    d: int
+    d_k: int
+    d_v: int
+
+    kind: ClassVar[str] = "minimal"
+
+    def __post_init__(self) -> None:
+        for name in ("d", "d_k", "d_v"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)}: model sizes are at least 1")
+
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """Name and shape of every matrix, the same for every placement."""
+        v, d, d_k, d_v = self.vocabulary, self.d, self.d_k, self.d_v
+        return {"E": (v, d), "W_Q": (d, d_k), "W_K": (d, d_k), "W_V": (d, d_v), "W_O": (d_v, d), "U": (d, v)}
+
+    def gains(self, placement: Placement) -> dict[str, tuple[int]]:
+        """Name and shape of the norm gains of a placement."""
+        return {f"g_{position}": (self.d,) for position in POSITIONS if getattr(placement, position)}
+
+    def logits(
+        self, theta: Mapping[str, Tensor], tokens_NxL: Tensor, placement: Placement, epsilon_M: Tensor
+    ) -> Tensor:
+        """Next-token logits after every prefix, [M, N, L, V]; all models read the same sequences."""
+        from resharpen.models.norm import Norms
+
+        norms = Norms(placement, theta, epsilon_M)
+
+        def attention(h_MxNxLxD: Tensor) -> Tensor:
+            q, k, v = (linear(h_MxNxLxD, theta[name]) for name in ("W_Q", "W_K", "W_V"))
+            a_MxNxLxL = causal_softmax(q @ k.mT / math.sqrt(self.d_k))
+            return linear(a_MxNxLxL @ v, theta["W_O"])
+
+        x_MxNxLxD = norms("embedding_out", embedding(theta["E"], tokens_NxL))
+        x_MxNxLxD = norms.residual_block(x_MxNxLxD, attention)
+        return linear(norms("unembedding_in", x_MxNxLxD), theta["U"])
+
+
+def embedding(E_MxVxD: Tensor, tokens_NxL: Tensor) -> Tensor:
+    """Rows of each model's embedding, [M, N, L, D]."""
+    return E_MxVxD.index_select(1, tokens_NxL.flatten()).unflatten(1, tokens_NxL.shape)
+
+
+def linear(x: Tensor, W_MxIxO: Tensor) -> Tensor:
+    """Each model's own matrix on its activations [M, ..., I]: one product a model, however many positions."""
+    return (x.flatten(1, -2) @ W_MxIxO).unflatten(1, x.shape[1:-1])
+
+
+def causal_softmax(logits: Tensor) -> Tensor:
+    """Attention weights: each position attends to itself and what came before."""
+    future = logits.new_ones(logits.shape[-2:]).triu(1).bool()
+    return logits.masked_fill(future, -math.inf).softmax(-1)

@@ -1,0 +1,1 @@
+"""Hyperparameter draws, schedule, AdamW and BEMA, all with a per-model axis."""

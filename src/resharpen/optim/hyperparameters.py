@@ -1,0 +1,80 @@
+"""The random search: what is drawn for each model, from where.
+
+Draw i of hyperparameter `name` depends on (seed, setting, i, name) alone, so it is the same for every placement and
+does not change when a run grows or when another row is fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen import streams
+
+Draws = dict[str, NDArray[np.float64]]
+"""Name of a hyperparameter -> its values, [M] doubles."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """10^U[log10 low, log10 high], floored if asked for; or U[low, high]. low = high fixes the value."""
+
+    low: float
+    high: float
+    scale: Literal["log", "linear"] = "log"
+    floor: bool = False
+    at_most: float = np.inf
+
+    def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.low == self.high:
+            x = np.full_like(u, self.low)
+        elif self.scale == "linear":
+            x = self.low + (self.high - self.low) * u
+        else:
+            low, high = np.log10(self.low), np.log10(self.high)
+            x = 10.0 ** (low + (high - low) * u)
+        return np.floor(x) if self.floor else x
+
+
+TABLE: Mapping[str, Row] = {
+    "rms_epsilon": Row(1e-10, 1e-4),
+    "one_minus_beta1": Row(1e-2, 1.0, at_most=1.0),
+    "one_minus_beta2": Row(1e-5, 1e-1, at_most=1.0),
+    "weight_decay": Row(1e-6, 1.0),
+    "adam_epsilon": Row(1e-12, 1e-8),
+    "max_gradient_norm": Row(1e-2, 1e2),
+    "peak_learning_rate": Row(1e-5, 1e-2),
+    "warmup_steps": Row(1e-2, 1e4, floor=True),
+    "end_multiplier": Row(1e-4, 1.0, at_most=1.0),
+    "bema_power": Row(0.0, 1.0, scale="linear"),
+    "ema_power": Row(0.0, 1.0, scale="linear"),
+    "ema_lag": Row(1.0, 1e10),
+}
+"""SPEC of the search. 1 - beta is kept, not beta: near one, float32 would lose what matters of it."""
+
+_MAY_BE_ZERO = ("weight_decay", "warmup_steps", "end_multiplier", "bema_power", "ema_power")
+
+
+def narrowed(name: str, value: float | tuple[float, float]) -> Row:
+    """The row `name` fixed to a number or narrowed to a (low, high) pair, in the row's own scale."""
+    row = TABLE[name]
+    low, high = value if isinstance(value, tuple) else (value, value)
+    fixed = low == high
+    positive = low > 0 or (low == 0 and name in _MAY_BE_ZERO and (fixed or row.scale == "linear"))
+    if not (positive and low <= high <= row.at_most and np.isfinite(high)):
+        bounds = f"0 {'<=' if name in _MAY_BE_ZERO else '<'} low <= high"
+        bounds += f" <= {row.at_most:g}" if np.isfinite(row.at_most) else ""
+        raise ValueError(f"{name} = {value}: allowed are a number or [low, high] with {bounds}")
+    return replace(row, low=float(low), high=float(high))
+
+
+def draw(rows: Mapping[str, Row], seed: int, setting: str, draw_M: NDArray[np.int64]) -> Draws:
+    """The hyperparameters of the given draws."""
+    return {
+        name: row.value(streams.uniforms(streams.key(seed, setting, "draw", name), 1, draw_M)[:, 0])
+        for name, row in rows.items()
+    }

@@ -1,0 +1,6 @@
+"""Tasks whose next-token distribution is known exactly; one file a task."""
+
+from resharpen.tasks.set_complement import SetComplement
+from resharpen.tasks.validation import ValidationSet
+
+__all__ = ["SetComplement", "ValidationSet"]

@@ -1,0 +1,105 @@
+"""The Set Complement Task SCT(v): after distinct tokens, every absent token is equally likely.
+
+With v = 4, after the tokens 2, 0 the next one is 1 or 3:
+
+    >>> SetComplement(4).p_star(np.array([[2, 0]]))[0, -1].tolist()
+    [0.0, 0.5, 0.0, 0.5]
+
+Shapes: N sequences, L positions, V tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen import streams
+from resharpen.tasks.validation import ValidationSet
+
+Tokens = NDArray[np.int64]
+
+ENUMERATED_UP_TO = 9
+"""The largest v for which every state is a validation prefix: 2,295 of them at v = 9."""
+SAMPLED_SEQUENCES = 1024
+
+
+@dataclass(frozen=True)
+class SetComplement:
+    v: int
+
+    kind: ClassVar[str] = "set-complement"
+
+    def __post_init__(self) -> None:
+        if self.v < 2:
+            raise ValueError(f"v = {self.v}: the set needs at least 2 tokens")
+
+    @property
+    def name(self) -> str:
+        return f"sct-v{self.v}"
+
+    @property
+    def vocabulary(self) -> int:
+        return self.v
+
+    @property
+    def longest(self) -> int:
+        """The longest input that leaves a token to predict."""
+        return self.v - 1
+
+    def check_train_length(self, s: int) -> None:
+        if not 1 <= s <= self.longest:
+            raise ValueError(f"s = {s}: training lengths for v = {self.v} are 1..{self.longest}")
+
+    def sample(self, words_NxL: NDArray[np.uint32]) -> Tokens:
+        """Distinct tokens, uniform without replacement: word i picks one of the v - i absent tokens, counted upwards.
+
+        The rank of an absent token becomes the token by stepping over the earlier ones in ascending order.
+        """
+        n_sequences, length = words_NxL.shape
+        tokens_NxL = np.empty((n_sequences, length), dtype=np.int64)
+        for i in range(length):
+            token_N = streams.below(words_NxL[:, i], self.v - i)
+            for earlier_N in np.sort(tokens_NxL[:, :i], axis=1).T:
+                token_N += earlier_N <= token_N
+            tokens_NxL[:, i] = token_N
+        return tokens_NxL
+
+    def batch(self, key: streams.Key, group: int, step: int, n: int, s: int) -> tuple[Tokens, Tokens]:
+        """Minibatch `step` of a group of draws: n inputs of s tokens and the token that followed each prefix."""
+        words = streams.words(key, n * (s + 1), group, step).reshape(n, s + 1)
+        tokens = self.sample(words)
+        return tokens[:, :-1], tokens[:, 1:]
+
+    def p_star(self, inputs_NxL: Tokens) -> NDArray[np.float64]:
+        """The exact next-token distribution after every prefix, [N, L, V]."""
+        present_NxLxV = np.eye(self.v, dtype=bool)[inputs_NxL].cumsum(axis=1) > 0
+        return ~present_NxLxV / np.maximum(1, self.v - present_NxLxV.sum(axis=-1, keepdims=True))
+
+    def validation(self, seed: int, use: str) -> ValidationSet:
+        """The `selection` or `report` set: every state for small v, else all prefixes of fixed random sequences."""
+        if self.v <= ENUMERATED_UP_TO:
+            return self._every_state()
+        key = streams.key(seed, self.name, "validation", use)
+        words = streams.words(key, SAMPLED_SEQUENCES * self.longest).reshape(SAMPLED_SEQUENCES, self.longest)
+        return ValidationSet(self.sample(words), np.ones((SAMPLED_SEQUENCES, self.longest), dtype=bool))
+
+    def _every_state(self) -> ValidationSet:
+        """Each (last token, set) once: without positions the order of the earlier tokens cannot matter."""
+        states = [
+            (*rest, last)
+            for length in range(1, self.v)
+            for last in range(self.v)
+            for rest in combinations([t for t in range(self.v) if t != last], length - 1)
+        ]
+        assert len(states) == sum(self.v * math.comb(self.v - 1, i - 1) for i in range(1, self.v))
+        inputs = np.zeros((len(states), self.longest), dtype=np.int64)
+        scored = np.zeros(inputs.shape, dtype=bool)
+        for row, state in enumerate(states):
+            inputs[row, : len(state)] = state
+            scored[row, len(state) - 1] = True
+        return ValidationSet(inputs, scored)
