@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 from resharpen import streams
 
@@ -15,6 +14,8 @@ STD, CUT = 0.02, 2.0
 
 def truncated_normal(key: streams.Key, draw_M: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Normal of std 0.02, redrawn outside two std, by inverting the distribution function; [M, *shape]."""
+    from scipy.special import ndtr, ndtri  # here, so that a command that trains nothing does not wait for it
+
     u = streams.uniforms(key, int(np.prod(shape)), draw_M)
     low = ndtr(-CUT)
     x = STD * ndtri(low + (1 - 2 * low) * u)

@@ -1,0 +1,246 @@
+"""Inside trained minimal transformers: what the logits are made of, for many models at once, in plain NumPy.
+
+A minimal transformer has no positions, so a prefix is a state (last token t, set S), and
+
+    logits = r_B E'[t] diag(g_final) U  +  r_D sum_{i in S} a(t, i) N_in(E'[i]) W_V W_O diag(g_out) diag(g_final) U
+           = r_B B[t]                   +  r_D sum_{i in S} a(t, i) D[i]
+
+E' is the embedding after its norm, if it has one; a gain that the placement lacks is left out; g_final is the gain of
+the norm that follows the residual sum, `residual` or `unembedding_in` (the product, if both are there). r_B and r_D
+are the data-dependent scales of the norms after attention: 1 without such norms. The theory (`analysis/theory`) is
+about (B, D) with constant attention a = 1/s.
+
+Shapes: M models, V tokens, D width, P states of one length, S lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen.analysis.theory import fit_normal_form, plain_gap, resharpened_gap
+from resharpen.analysis.theory.precision import state_gaps
+from resharpen.metrics import total_variation
+from resharpen.models import Placement
+from resharpen.tasks import SetComplement, ValidationSet
+
+Array = NDArray[np.float64]
+Table = dict[str, NDArray]
+Weights = Mapping[str, NDArray]
+
+IN_FORM = 0.1
+"""A model is in normal form if the relative residual of the fit is below this."""
+MODELS_AT_ONCE = 128
+"""Bounds the memory of `circuit_table`: some 100 MB at v = 25."""
+
+
+@dataclass(frozen=True, eq=False)
+class Circuit:
+    """Everything that depends on one token, or on a pair of tokens: computed once, whatever the prefix."""
+
+    x_MxVxD: Array
+    """The residual stream before attention, E'."""
+    y_MxVxD: Array
+    """What attention moves: N_in(E') W_V W_O."""
+    attention_MxVxV: Array
+    """Attention logits Q K^T / sqrt(d_k): the row is the last token, the column the token attended to."""
+    U_MxDxV: Array
+    gains: Mapping[str, Array]
+    placement: Placement
+    epsilon_M: Array
+
+    def gain(self, position: str) -> Array | float:
+        return self.gains[position][:, None, :] if getattr(self.placement, position) else 1.0
+
+    def matrices(self) -> tuple[Array, Array]:
+        """(B, D), each [M, V, V]; the scales of the norms after attention are left out."""
+        final = self.gain("residual") * self.gain("unembedding_in")
+        return (self.x_MxVxD * final) @ self.U_MxDxV, (self.y_MxVxD * self.gain("block_out") * final) @ self.U_MxDxV
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """One forward pass over P states of equal length."""
+
+    attention_MxPxV: Array
+    """Attention weights; zero on absent tokens."""
+    before_MxPxD: Array
+    """Attention output, after W_O."""
+    after_MxPxD: Array
+    """The same after the block-out norm; unchanged if there is none."""
+    read_MxPxD: Array
+    """What the unembedding reads of it, through every norm that follows."""
+    scale_B_MxP: Array
+    scale_D_MxP: Array
+    logits_MxPxV: Array
+
+
+def circuit(weights: Weights, placement: Placement, epsilon_M: NDArray) -> Circuit:
+    """The per-token tables of minimal transformers; weights have a model axis, or none for a single model."""
+    single = weights["E"].ndim == 2
+    theta = {name: np.asarray(w[None] if single else w, dtype=np.float64) for name, w in weights.items()}
+    gains = {name.removeprefix("g_"): w for name, w in theta.items() if name.startswith("g_")}
+    epsilon_M = np.broadcast_to(np.asarray(epsilon_M, dtype=np.float64), len(theta["E"]))
+
+    def normed(position: str, x: Array) -> Array:
+        if not getattr(placement, position):
+            return x
+        return x * _scale(x, epsilon_M) * gains[position][:, None, :]
+
+    x = normed("embedding_out", theta["E"])
+    h = normed("block_in", x)
+    q, k = h @ theta["W_Q"], h @ theta["W_K"]
+    logits = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])
+    return Circuit(x, h @ theta["W_V"] @ theta["W_O"], logits, theta["U"], gains, placement, epsilon_M)
+
+
+def _scale(x_MxPxD: Array, epsilon_M: Array) -> Array:
+    """The data-dependent factor of RMSNorm, (mean(x^2) + epsilon)^(-1/2), [M, P, 1]."""
+    return ((x_MxPxD**2).mean(-1, keepdims=True) + epsilon_M[:, None, None]) ** -0.5
+
+
+def trace(circuit: Circuit, last_P: NDArray[np.int64], present_PxV: NDArray[np.bool_]) -> Trace:
+    """Forward pass over states given as last token and set."""
+    e_MxPxV = np.where(present_PxV, circuit.attention_MxVxV[:, last_P], -np.inf)
+    a_MxPxV = np.exp(e_MxPxV - e_MxPxV.max(-1, keepdims=True))
+    a_MxPxV /= a_MxPxV.sum(-1, keepdims=True)
+    before = a_MxPxV @ circuit.y_MxVxD
+    after, scale_B, scale_D = before, np.ones((*before.shape[:2], 1)), np.ones((*before.shape[:2], 1))
+    if circuit.placement.block_out:
+        scale_D = _scale(before, circuit.epsilon_M)
+        after = before * scale_D * circuit.gain("block_out")
+    stream, read = circuit.x_MxVxD[:, last_P] + after, after
+    for position in ("residual", "unembedding_in"):
+        if getattr(circuit.placement, position):
+            scale, gain = _scale(stream, circuit.epsilon_M), circuit.gain(position)
+            stream, read = stream * scale * gain, read * scale * gain
+            scale_B, scale_D = scale_B * scale, scale_D * scale
+    return Trace(a_MxPxV, before, after, read, scale_B[..., 0], scale_D[..., 0], stream @ circuit.U_MxDxV)
+
+
+def circuit_table(
+    weights: Weights,
+    placement: Placement,
+    epsilon_M: NDArray,
+    task: SetComplement,
+    validation: ValidationSet | None = None,
+) -> Table:
+    """All that is measured inside trained models, as arrays with the model axis first; non-finite where weights are.
+
+        B, D                     the matrices above                                                         [M, V, V]
+        attention_logits, A      the table a'/sqrt(d_k) and its exponential                                 [M, V, V]
+        A_normalised             its rows over all v tokens, each summing to 1                              [M, V, V]
+        attention_distance       mean over rows of the TVD between A_normalised and 1/v; 0 is constant      [M]
+        delta, eps               the fitted normal form                                                     [M, V]
+        residual, in_form        its relative Frobenius residual, and whether that is below 0.1             [M]
+        gauged_residual          the residual relative to the part of (B, D) that matters                   [M]
+        entropy                  of the attention weights, in nats; log s if constant                       [M, S]
+        amplitude_before, _after root mean square over coordinates of the attention output, around its norm [M, S]
+        amplitude_read           the same as the unembedding reads it, through all later norms              [M, S]
+        scale_B, scale_D         the data-dependent scales                                                  [M, S]
+        gap_mean, gap_min        over the states of a length                                                [M, S]
+        gap_bound                2C/s, C the smallest gap at lengths 1 and 2; NaN unless C > 0              [M, S]
+        gap_plain                kappa v / ((v-1) s): dispersion, the scale staying as it is at length 1    [M, S]
+        gap_resharpened          kappa v / sqrt(s (v-s)): the closed form                                   [M, S]
+        tvd                      mean over the states of a length                                           [M, S]
+        lengths, states          1 .. v-1, and how many states were visited                                 [S]
+
+    Both kappas are read off the weights, not fitted to the gaps: they make the closed form equal to mean(delta) times
+    scale_D at length 1. Every state is visited where the task enumerates them (v <= 9), else those of its report set.
+    """
+    validation = validation or task.validation(seed=0, use="report")
+    epsilon_M = np.atleast_1d(epsilon_M)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a diverged model is NaN, its neighbours not
+        whole = circuit(weights, placement, epsilon_M)
+        table = _static_part(whole)
+        n_models = len(whole.x_MxVxD)
+        pieces = [
+            _by_length(_some(whole, slice(m, m + MODELS_AT_ONCE)), task, validation)
+            for m in range(0, n_models, MODELS_AT_ONCE)
+        ]
+        table |= {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+        lengths, states = np.unique(validation.length_P, return_counts=True)
+        table |= _theory_part(table, task.v, lengths)
+    return table | {"lengths": lengths, "states": states}
+
+
+def _static_part(circuit: Circuit) -> Table:
+    B, D = circuit.matrices()
+    form = fit_normal_form(B, D)
+    e = circuit.attention_MxVxV
+    rows = np.exp(e - e.max(-1, keepdims=True))
+    rows /= rows.sum(-1, keepdims=True)
+    distance = total_variation(rows, np.full_like(rows, 1 / rows.shape[-1])).mean(-1)
+    # NaN <= anything is false, so a model without finite weights is not in form.
+    return {
+        "B": B,
+        "D": D,
+        "attention_logits": e,
+        "A": np.exp(e),
+        "A_normalised": rows,
+        "attention_distance": distance,
+        "delta": form.delta,
+        "eps": form.eps,
+        "residual": form.residual,
+        "gauged_residual": form.gauged_residual,
+        "in_form": form.residual < IN_FORM,
+    }
+
+
+def _some(circuit: Circuit, models: slice) -> Circuit:
+    return Circuit(
+        circuit.x_MxVxD[models],
+        circuit.y_MxVxD[models],
+        circuit.attention_MxVxV[models],
+        circuit.U_MxDxV[models],
+        {name: gain[models] for name, gain in circuit.gains.items()},
+        circuit.placement,
+        circuit.epsilon_M[models],
+    )
+
+
+def _by_length(circuit: Circuit, task: SetComplement, validation: ValidationSet) -> Table:
+    """Means (for gap_min the minimum) over the states of each length, [M, S]."""
+    p_star_PxV = task.p_star(validation.inputs_NxL)[validation.scored_NxL]
+    last_P = validation.inputs_NxL[validation.scored_NxL]
+    columns = []
+    for length in np.unique(validation.length_P):
+        here = validation.length_P == length
+        columns.append(_measure(trace(circuit, last_P[here], p_star_PxV[here] == 0), p_star_PxV[here]))
+    return {name: np.stack([column[name] for column in columns], axis=1) for name in columns[0]}
+
+
+def _measure(trace: Trace, p_star_PxV: Array) -> dict[str, Array]:
+    a = trace.attention_MxPxV
+    p = np.exp(trace.logits_MxPxV - trace.logits_MxPxV.max(-1, keepdims=True))
+    p /= p.sum(-1, keepdims=True)
+    gap_MxP = state_gaps(trace.logits_MxPxV, p_star_PxV == 0)[0]
+    per_state = {
+        "entropy": -(a * np.log(np.where(a > 0, a, 1))).sum(-1),
+        "amplitude_before": _rms(trace.before_MxPxD),
+        "amplitude_after": _rms(trace.after_MxPxD),
+        "amplitude_read": _rms(trace.read_MxPxD),
+        "scale_B": trace.scale_B_MxP,
+        "scale_D": trace.scale_D_MxP,
+        "gap_mean": gap_MxP,
+        "tvd": total_variation(p, p_star_PxV),
+    }
+    return {name: values.mean(-1) for name, values in per_state.items()} | {"gap_min": gap_MxP.min(-1)}
+
+
+def _rms(x: Array) -> Array:
+    return np.sqrt((x**2).mean(-1))
+
+
+def _theory_part(table: Table, v: int, lengths: NDArray[np.int64]) -> Table:
+    C_M = table["gap_min"][:, :2].min(-1)
+    bound = 2 * np.where(C_M > 0, C_M, np.nan)[:, None] / lengths
+    first_M = (table["delta"].mean(-1) * table["scale_D"][:, 0])[:, None]
+    return {
+        "gap_bound": bound,
+        "gap_plain": plain_gap(v, lengths, first_M * (v - 1) / v),
+        "gap_resharpened": resharpened_gap(v, lengths, first_M * np.sqrt(v - 1) / v),
+    }

@@ -1,0 +1,284 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+from tyro.conf import Positional, subcommand
+
+from resharpen.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from resharpen.experiments.spec import Experiment
+    from resharpen.experiments.store import Run
+
+Scale = Literal["smoke", "laptop", "paper"]
+
+
+@dataclass(frozen=True)
+class ListFigures:
+    """Show the figures that can be made, and how long each takes on this machine.
+
+    Example: resharpen list
+    """
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.views.shelf import print_shelf
+
+        print_shelf(console)
+
+
+@dataclass(frozen=True)
+class RunFigure:
+    """Train the models of a figure, of a TOML file, or what is left of an existing run; then draw.
+
+    Examples:
+        resharpen run fig1 --scale smoke
+        resharpen run fig1 --models 192 --norms pre,peri --out runs/more
+        resharpen run examples/my_norm.toml
+        resharpen run runs/fig1-laptop          (continues)
+    """
+
+    target: Positional[str]
+    """A figure of `resharpen list`, a TOML file, or a run directory."""
+    scale: Scale | None = None
+    """How many models and steps: under a minute, about five minutes, or the full protocol. Default: laptop."""
+    out: Path | None = None
+    """The run directory. Default: runs/NAME."""
+    models: int | None = None
+    """Models per setting and placement. More than before extends a run."""
+    steps: int | None = None
+    """Training steps of each model."""
+    norms: str | None = None
+    """Placements, separated by commas."""
+    seed: int | None = None
+    """Seed of all random streams."""
+    workers: int | None = None
+    """Processes. Default: one a core."""
+    engine: Literal["auto", "torch", "native"] | None = None
+    """auto takes native where it can run."""
+    dry_run: bool = False
+    """Say what would be done, how long it would take and how much disk it needs; train nothing."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.experiments.estimate import describe
+        from resharpen.experiments.runner import run, with_engine
+
+        experiment, out = self._experiment()
+        if self.workers is not None and self.workers < 1:
+            raise UserError(f"workers = {self.workers}: must be at least 1")
+        if self.dry_run:
+            console.print(describe(with_engine(experiment), self.workers))
+            return
+        with _progress(console) as progress, _stop_on_signal() as stop:
+            store = run(experiment, out, self.workers, progress.plan, progress.update, stop.is_set)
+        if stop.is_set():
+            console.print(f"Stopped; nothing is lost. Continue with: {store.command}")
+            sys.exit(130)
+        _save_figure(store, out, console)
+        console.print(f"Next: resharpen claims {out}, resharpen results {out}")
+
+    def _experiment(self) -> tuple[Experiment, Path]:
+        from resharpen.experiments.runner import load
+        from resharpen.experiments.shelf import take
+        from resharpen.experiments.toml import read_toml
+
+        path = Path(self.target)
+        if path.suffix == ".toml" or path.is_dir():
+            if self.scale is not None:
+                raise UserError("--scale goes with a figure's name, not with a file or a run")
+            experiment = load(path).experiment if path.is_dir() else read_toml(path)
+        else:
+            experiment = take(self.target, self.scale or "laptop")
+        norms = None if self.norms is None else [name.strip() for name in self.norms.split(",")]
+        changed = experiment.with_changes(self.models, self.steps, self.seed, norms, self.engine)
+        return changed, self.out or (path if path.is_dir() else Path("runs") / experiment.name)
+
+
+@dataclass(frozen=True)
+class Status:
+    """Show how far a run is and what continues it.
+
+    Example: resharpen status runs/fig1-laptop
+    """
+
+    run: Positional[Path]
+    """The run directory."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.views.tables import print_status
+
+        print_status(_load(self.run), console)
+
+
+@dataclass(frozen=True)
+class DrawFigure:
+    """Draw the figure of a run, as far as it is, as PNG and SVG.
+
+    Examples:
+        resharpen figure runs/fig1-laptop
+        resharpen figure runs/fig1-laptop --selection best-trained --out other
+    """
+
+    run: Positional[Path]
+    """The run directory."""
+    selection: Literal["best", "best-trained", "last"] = "best"
+    """Which checkpoint: the best over all lengths, the best judged on trained lengths only, the last."""
+    out: Path | None = None
+    """Where the pictures go. Default: the run directory."""
+
+    def __call__(self, console: Console) -> None:
+        _save_figure(_load(self.run), self.out or self.run, console, self.selection)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Summarise a run, or export every measured value with every hyperparameter, one value a row.
+
+    Examples:
+        resharpen results runs/fig1-laptop
+        resharpen results runs/fig1-laptop --csv > results.csv
+        resharpen results runs/fig1-laptop --parquet results.parquet
+    """
+
+    run: Positional[Path]
+    """The run directory."""
+    csv: bool = False
+    """Write CSV to standard output."""
+    parquet: Path | None = None
+    """Write a Parquet file."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.analysis.scores import scores, tidy_results
+        from resharpen.views.tables import print_scores
+
+        run = _load(self.run)
+        if self.parquet is not None:
+            try:
+                tidy_results(run).write_parquet(self.parquet)
+            except OSError as error:
+                raise UserError(f"cannot write {self.parquet}: {error.strerror}") from error
+            console.print(f"wrote {self.parquet}")
+        if self.csv:
+            tidy_results(run).write_csv(sys.stdout)
+        elif self.parquet is None:
+            print_scores(scores(run), console)
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Test the claims of the paper on a run: estimates, intervals, verdicts.
+
+    Example: resharpen claims runs/fig1-laptop
+    """
+
+    run: Positional[Path]
+    """The run directory."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.analysis.claims import claims
+        from resharpen.views.tables import print_claims
+
+        print_claims(claims(_load(self.run)), console)
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Say what this machine has and what is missing.
+
+    Example: resharpen doctor
+    """
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.views.doctor import print_diagnosis
+
+        print_diagnosis(console)
+
+
+Command = (
+    Annotated[ListFigures, subcommand("list")]
+    | Annotated[RunFigure, subcommand("run")]
+    | Annotated[Status, subcommand("status")]
+    | Annotated[DrawFigure, subcommand("figure")]
+    | Annotated[Results, subcommand("results")]
+    | Annotated[Claims, subcommand("claims")]
+    | Annotated[Doctor, subcommand("doctor")]
+)
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run a command; bad input gives one line and exit code 2."""
+    description = (
+        "Ensembles of tiny attention models that show what carries over to longer inputs.\n\n"
+        "Start with: resharpen run fig1 --scale smoke"
+    )
+    command = tyro.cli(Command, prog="resharpen", description=description, args=args)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    warnings.showwarning = lambda message, *_, **__: print(f"resharpen: {message}", file=sys.stderr)
+    try:
+        command(console)
+    except UserError as error:
+        print(f"resharpen: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # `resharpen results --csv | head`
+        sys.stderr.close()
+
+
+def _load(directory: Path) -> Run:
+    from resharpen.experiments.runner import load
+
+    return load(directory)
+
+
+def _save_figure(run: Run, out: Path, console: Console, selection: str = "best") -> None:
+    from resharpen.views.set_complement import draw
+
+    figure = draw(run, selection)
+    name = "figure" if selection == "best" else f"figure-{selection}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for suffix in ("png", "svg"):
+            figure.savefig(out / f"{name}.{suffix}")
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror}") from error
+    console.print(f"Figure: {out / f'{name}.png'} (and .svg)", soft_wrap=True)
+
+
+def _progress(console: Console):
+    from resharpen.views.progress import LiveProgress, PlainProgress
+
+    return LiveProgress(console) if console.is_terminal else PlainProgress(console)
+
+
+class _stop_on_signal:  # noqa: N801
+    """Ctrl-C or TERM asks for an orderly stop; a second one ends at once, which loses a few seconds of work."""
+
+    def __enter__(self) -> threading.Event:
+        self._stop = threading.Event()
+        self._old = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self._stop
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: object) -> None:
+        if self._stop.is_set():
+            raise KeyboardInterrupt
+        self._stop.set()
+        print("stopping after the current chunk; press Ctrl-C again to end at once", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

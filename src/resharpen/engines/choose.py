@@ -1,0 +1,23 @@
+"""Which engine runs a problem."""
+
+from __future__ import annotations
+
+from resharpen.engines.base import Engine, Ensemble, Problem
+
+
+def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
+    if name == "native":
+        from resharpen.engines.native.engine import NativeEngine
+
+        return NativeEngine(problem, ensemble)
+    import torch
+
+    from resharpen.engines.torch_engine import TorchEngine
+
+    torch.set_num_threads(1)  # every core has a shard of its own
+    return TorchEngine(problem, ensemble)
+
+
+def why_not_native(problem: Problem) -> str | None:
+    """Why the native engine cannot run this problem here, or None if it can."""
+    return "not there yet"

@@ -1,0 +1,22 @@
+"""The one exception that the command line turns into a one-line message and exit code 2."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Bad input. The text says what was wrong and what is allowed."""
+
+
+def unknown(what: str, name: str, allowed: Iterable[str]) -> UserError:
+    """An error that names the nearest allowed name.
+
+    >>> print(unknown("placement", "prei", ["pre", "peri"]))
+    unknown placement 'prei': did you mean 'peri'? (allowed: peri, pre)
+    """
+    names = sorted(allowed)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    return UserError(f"unknown {what} '{name}': {hint}(allowed: {', '.join(names)})")

@@ -1,0 +1,115 @@
+"""Where shards are trained: in this process, or in one spawned process a core.
+
+A worker gets names only, the run directory and a shard's name, and reads the rest from the directory: the same will do
+for a worker on another machine.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from resharpen.experiments.spec import Shard
+from resharpen.experiments.store import Run
+from resharpen.experiments.training import Progress, Trainer
+
+
+class WorkerDied(RuntimeError):
+    """A worker process ended without saying why."""
+
+
+def launch(
+    run: Run,
+    shards: Sequence[Shard],
+    workers: int,
+    on_progress: Callable[[Progress], None],
+    should_stop: Callable[[], bool],
+) -> None:
+    """Train the given shards. Returns early, with all states saved, once `should_stop` says so."""
+    if workers == 1 or len(shards) <= 1:
+        for shard in shards:
+            if not Trainer(run.experiment, shard, run.files(shard), on_progress, should_stop).run():
+                return
+    else:
+        _in_processes(run, shards, min(workers, len(shards)), on_progress, should_stop)
+
+
+def _in_processes(
+    run: Run,
+    shards: Sequence[Shard],
+    workers: int,
+    on_progress: Callable[[Progress], None],
+    should_stop: Callable[[], bool],
+) -> None:
+    # spawn, never fork: a forked child inherits locks and threads in whatever state they are in
+    context = multiprocessing.get_context("spawn")
+    jobs, events, stop = context.Queue(), context.Queue(), context.Event()
+    for shard in shards:
+        jobs.put(shard.name)
+    for _ in range(workers):
+        jobs.put(None)
+    processes = [
+        context.Process(target=_work, args=(str(run.directory), jobs, events, stop), daemon=True)
+        for _ in range(workers)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        _listen(processes, events, stop, on_progress, should_stop)
+    finally:
+        stop.set()
+        for process in processes:
+            process.join(timeout=60)
+        jobs.cancel_join_thread()
+
+
+def _listen(
+    processes: Sequence[Any],
+    events: Any,
+    stop: Any,
+    on_progress: Callable[[Progress], None],
+    should_stop: Callable[[], bool],
+) -> None:
+    """Pass progress on until every worker has said goodbye."""
+    working = len(processes)
+    while working:
+        if should_stop():
+            stop.set()
+        try:
+            event = events.get(timeout=0.2)
+        except queue.Empty:
+            dead = [process for process in processes if process.exitcode not in (None, 0)]
+            if dead:
+                raise WorkerDied(f"a worker ended with exit code {dead[0].exitcode}") from None
+            continue
+        if event is None:
+            working -= 1
+        elif isinstance(event, BaseException):
+            raise event
+        else:
+            on_progress(event)
+
+
+def _work(directory: str, jobs: Any, events: Any, stop: Any) -> None:
+    """A worker: take shards until there are none, or until told to stop, or until the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    parent = os.getppid()
+    run = Run(Path(directory))
+    by_name = {shard.name: shard for shard in run.shards()}
+
+    def should_stop() -> bool:
+        return stop.is_set() or os.getppid() != parent
+
+    try:
+        while not should_stop() and (name := jobs.get()) is not None:
+            shard = by_name[name]
+            Trainer(run.experiment, shard, run.files(shard), events.put, should_stop).run()
+        events.put(None)
+    except Exception as error:
+        events.put(RuntimeError(f"{type(error).__name__} in a worker: {error}"))

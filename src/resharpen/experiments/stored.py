@@ -1,0 +1,81 @@
+"""A trained model, taken out of a run: to call, or as a plain torch module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen.engines.base import Arrays, Weights, part
+from resharpen.errors import UserError
+from resharpen.experiments.spec import Setting
+from resharpen.experiments.store import Run
+from resharpen.models import Placement
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """One model with the weights that were kept of it.
+
+    model = rs.load("runs/demo").model("sct-v9-s3/peri/0")
+    model([[2, 0, 5]])        # probabilities of the next token, [1, 9]
+    model.module()            # a torch.nn.Module: tokens [N, L] -> logits [N, L, V]
+    """
+
+    id: str
+    setting: Setting
+    placement: Placement
+    rms_epsilon: float
+    weights: Arrays
+    """Name -> array, without a model axis."""
+    step: int
+    """The checkpoint that was kept."""
+
+    def __call__(self, sequences: Sequence[Sequence[int]] | NDArray[np.integer]) -> NDArray[np.float32]:
+        """Next-token probabilities after each sequence, [N, V]; the sequences may differ in length."""
+        import torch
+
+        vocabulary = self.setting.task.vocabulary
+        module, rows = self.module(), []
+        for sequence in sequences:
+            tokens = np.asarray(sequence)
+            if tokens.ndim != 1 or not len(tokens) or tokens.dtype.kind not in "iu":
+                raise UserError(f"sequences are non-empty lists of tokens, not {sequence!r}")
+            if tokens.min() < 0 or tokens.max() >= vocabulary:
+                raise UserError(f"tokens are 0..{vocabulary - 1}, got {tokens.tolist()}")
+            with torch.no_grad():
+                rows.append(module(torch.as_tensor(tokens)[None])[0, -1].softmax(-1).numpy())
+        return np.stack(rows) if rows else np.empty((0, vocabulary), np.float32)
+
+    def module(self) -> nn.Module:
+        from resharpen.models.module import SingleModel
+
+        return SingleModel(self.setting.model, self.placement, self.rms_epsilon, self.weights)
+
+
+def load_model(run: Run, model_id: str, weights: Weights = "train", selection: str = "best") -> StoredModel:
+    """Model `SETTING/PLACEMENT/DRAW` of a run, with its `train` or `bema` weights of a selection."""
+    for shard in run.shards():
+        if model_id in shard.model_ids:
+            break
+    else:
+        example = run.shards()[0].model_ids[0]
+        raise UserError(f"no model '{model_id}' in {run.directory}: ids are SETTING/PLACEMENT/DRAW, such as {example}")
+    index = shard.model_ids.index(model_id)
+    kept = {name: array[index] for name, array in part(run.weights(shard), f"{weights}.{selection}").items()}
+    if not kept:
+        raise UserError(
+            f"no weights '{weights}' of selection '{selection}': allowed are train, bema and best, best-trained, last"
+        )
+    if any(np.isnan(array).any() for array in kept.values()):
+        raise UserError(f"model '{model_id}' diverged before a checkpoint could be kept")
+    row = run.table("models").filter(model=model_id).row(0, named=True)
+    step = row[f"{weights}_{selection.replace('-', '_')}_step"]
+    experiment = run.experiment
+    return StoredModel(model_id, shard.setting, experiment.placements[shard.placement], row["rms_epsilon"], kept, step)

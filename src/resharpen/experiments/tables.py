@@ -1,0 +1,110 @@
+"""The rows that a finished shard adds to the three tables of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen.experiments.spec import Experiment, Shard
+from resharpen.optim.hyperparameters import Draws
+
+if TYPE_CHECKING:
+    import polars as pl
+
+ByLength = Mapping[str, tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]]
+"""WEIGHTS.SELECTION -> (value [M, lengths], lengths, number of prefixes of each length)."""
+
+
+def models_table(
+    experiment: Experiment,
+    shard: Shard,
+    hyperparameters: Draws,
+    diverged_at_M: NDArray[np.int64],
+    kept_step: Mapping[str, NDArray[np.int64]],
+) -> pl.DataFrame:
+    """One row a model: what it is, every hyperparameter, the steps of the kept checkpoints, divergence."""
+    import polars as pl
+
+    setting, model = shard.setting, shard.setting.model
+    same = {
+        "setting": setting.name,
+        "task": setting.task.kind,
+        "v": setting.task.v,
+        "s": setting.train_length,
+        "d": model.d,
+        "d_k": model.d_k,
+        "d_v": model.d_v,
+        "placement": shard.placement,
+        "steps": experiment.steps,
+        "batch": experiment.batch,
+        "seed": experiment.seed,
+        "engine": experiment.engine,
+    }
+    steps = {f"{slot.replace('.', '_').replace('-', '_')}_step": _step(at) for slot, at in kept_step.items()}
+    return pl.DataFrame(
+        {"model": shard.model_ids, "draw": shard.draw_M}
+        | {name: [value] * shard.count for name, value in same.items()}
+        | hyperparameters
+        | {"diverged_at": _step(diverged_at_M)}
+        | steps
+    )
+
+
+def curves_table(shard: Shard, checkpoints: Sequence[int], score: Mapping[str, NDArray[np.float64]]) -> pl.DataFrame:
+    """One row a model, kind of weights and checkpoint: the score over all lengths and over trained ones."""
+    import polars as pl
+
+    pieces = [
+        pl.DataFrame(
+            {
+                "model": np.repeat(shard.model_ids, len(checkpoints)),
+                "weights": [which] * (shard.count * len(checkpoints)),
+                "step": np.tile(np.asarray(checkpoints), shard.count),
+                "score": _value(score[which].T.ravel()),
+                "score_trained": _value(score[f"{which}.trained"].T.ravel()),
+            }
+        )
+        for which in score
+        if "." not in which
+    ]
+    return pl.concat(pieces)
+
+
+def lengths_table(shard: Shard, by_length: ByLength) -> pl.DataFrame:
+    """One row a model, kind of weights, selection and length: the metric on the report set."""
+    import polars as pl
+
+    pieces = []
+    for slot, (value_MxL, lengths, counts) in by_length.items():
+        which, selection = slot.split(".")
+        rows = value_MxL.size
+        pieces.append(
+            pl.DataFrame(
+                {
+                    "model": np.repeat(shard.model_ids, len(lengths)),
+                    "weights": [which] * rows,
+                    "selection": [selection] * rows,
+                    "length": np.tile(lengths, shard.count),
+                    "metric": ["tvd"] * rows,
+                    "value": _value(value_MxL.ravel()),
+                    "n": np.tile(counts, shard.count),
+                }
+            )
+        )
+    return pl.concat(pieces)
+
+
+def _value(values: NDArray[np.float64]) -> pl.Series:
+    """Numbers with null for what does not exist."""
+    import polars as pl
+
+    return pl.Series(values).fill_nan(None)
+
+
+def _step(step_M: NDArray[np.int64]) -> pl.Series:
+    import polars as pl
+
+    return pl.Series([None if step < 0 else int(step) for step in step_M], dtype=pl.Int64)

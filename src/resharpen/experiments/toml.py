@@ -1,0 +1,197 @@
+"""A spec as plain data and back: TOML files of the user's and the resolved spec in a run directory are one format.
+
+name = "my-norm"
+models = 32
+steps = 20_000
+placements = ["pre", "mine"]
+
+[task]                              # or several, as [[task]]
+v = 9
+train_lengths = [2, 3]
+
+[placement.mine]                    # any of the five positions
+block_out = true
+
+[hyperparameters]                   # fix a row or narrow it; the rest is drawn as in the paper
+peak_learning_rate = 1e-3
+weight_decay = [1e-6, 1e-2]
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from resharpen.errors import UserError, unknown
+from resharpen.experiments.spec import Experiment, Setting, smallest_model
+from resharpen.models import PLACEMENTS, POSITIONS, Minimal, Placement
+from resharpen.optim.hyperparameters import TABLE, Row, narrowed
+from resharpen.tasks import SetComplement
+
+Data = Mapping[str, Any]
+
+_NUMBERS = ("models", "steps", "batch", "checkpoints", "seed")
+_TOP = ("name", "engine", "placements", "placement", "task", "hyperparameters", *_NUMBERS)
+_TASK = ("kind", "v", "train_lengths", "model")
+_MODEL = ("kind", "d", "d_k", "d_v")
+
+
+def read_toml(path: Path) -> Experiment:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from error
+    try:
+        return from_data({"name": path.stem, **data})
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def from_data(data: Data) -> Experiment:
+    """The experiment that plain data describes; anything unknown or of the wrong type is an error."""
+    _known("key", data, _TOP)
+    for name in ("task", "models", "steps"):
+        if name not in data:
+            raise UserError(f"'{name}' is missing")
+    own = {name: _placement(name, table) for name, table in _table("placement", data.get("placement", {})).items()}
+    tasks = data["task"] if isinstance(data["task"], list) else [data["task"]]
+    plain: dict[str, Any] = {name: _whole(name, data[name]) for name in _NUMBERS if name in data}
+    plain |= {name: _typed(name, data[name], str, "a text") for name in ("name", "engine") if name in data}
+    try:
+        return Experiment(
+            settings=tuple(setting for task in tasks for setting in _settings(_table("task", task))),
+            placements=_chosen(data.get("placements", list(own)), own),
+            hyperparameters={**TABLE, **_rows(_table("hyperparameters", data.get("hyperparameters", {})))},
+            **plain,
+        )
+    except ValueError as error:
+        raise error if isinstance(error, UserError) else UserError(str(error)) from error
+
+
+def to_data(experiment: Experiment) -> dict[str, Any]:
+    """The resolved spec: nothing left to a default."""
+    return {
+        "name": experiment.name,
+        "engine": experiment.engine,
+        **{name: getattr(experiment, name) for name in _NUMBERS},
+        "placements": list(experiment.placements),
+        "placement": {name: asdict(placement) for name, placement in experiment.placements.items()},
+        "task": _tasks_data(experiment.settings),
+        "hyperparameters": {name: _row_data(row) for name, row in experiment.hyperparameters.items()},
+    }
+
+
+def differences(old: Data, new: Data, prefix: str = "") -> list[str]:
+    """Every leaf that is not the same, as `key: old -> new`."""
+    lines = []
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            lines += differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            lines.append(f"{prefix}{key}: {before} -> {after}")
+    return lines
+
+
+def _settings(task: Data) -> list[Setting]:
+    _known("key in [task]", task, _TASK)
+    if task.get("kind", SetComplement.kind) != SetComplement.kind:
+        raise unknown("task", str(task["kind"]), [SetComplement.kind])
+    for name in ("v", "train_lengths"):
+        if name not in task:
+            raise UserError(f"[task] needs '{name}'")
+    set_complement = SetComplement(_whole("v", task["v"]))
+    sizes = _table("task.model", task.get("model", {}))
+    _known("key in [task.model]", sizes, _MODEL)
+    if sizes.get("kind", Minimal.kind) != Minimal.kind:
+        raise unknown("model", str(sizes["kind"]), [Minimal.kind])
+    smallest = smallest_model(set_complement)
+    d, d_k, d_v = (_whole(name, sizes.get(name, getattr(smallest, name))) for name in ("d", "d_k", "d_v"))
+    lengths = _typed("train_lengths", task["train_lengths"], list, "a list of whole numbers")
+    if len(set(lengths)) != len(lengths):
+        raise UserError(f"train_lengths = {lengths}: a length stands there twice")
+    return [
+        Setting(set_complement, _whole("train_lengths", s), Minimal(set_complement.v, d, d_k, d_v)) for s in lengths
+    ]
+
+
+def _tasks_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
+    """Settings that differ in the training length only make one [task]."""
+    tasks: dict[tuple[SetComplement, Minimal], list[int]] = {}
+    for setting in settings:
+        tasks.setdefault((setting.task, setting.model), []).append(setting.train_length)
+    return [
+        {
+            "kind": task.kind,
+            "v": task.v,
+            "train_lengths": lengths,
+            "model": {"kind": model.kind, "d": model.d, "d_k": model.d_k, "d_v": model.d_v},
+        }
+        for (task, model), lengths in tasks.items()
+    ]
+
+
+def _placement(name: str, table: Any) -> Placement:
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise UserError(f"placement name {name!r}: allowed are letters, digits, '-' and '_'")
+    positions = _table(f"placement.{name}", table)
+    _known(f"position in [placement.{name}]", positions, POSITIONS)
+    placement = Placement(**{key: _typed(key, value, bool, "true or false") for key, value in positions.items()})
+    if name in PLACEMENTS and placement != PLACEMENTS[name]:
+        raise UserError(f"placement '{name}' is built in: choose another name for your own")
+    return placement
+
+
+def _chosen(names: Any, own: Mapping[str, Placement]) -> dict[str, Placement]:
+    known = {**PLACEMENTS, **own}
+    chosen = {}
+    for name in _typed("placements", names, list, "a list of names"):
+        if name not in known:
+            raise unknown("placement", str(name), known)
+        chosen[name] = known[name]
+    return chosen
+
+
+def _rows(table: Data) -> dict[str, Row]:
+    _known("hyperparameter", table, TABLE)
+    return {name: narrowed(name, _number_or_pair(name, value)) for name, value in table.items()}
+
+
+def _row_data(row: Row) -> float | list[float]:
+    return row.low if row.low == row.high else [row.low, row.high]
+
+
+def _number_or_pair(name: str, value: Any) -> float | tuple[float, float]:
+    numbers = value if isinstance(value, list) else [value]
+    if len(numbers) not in (1, 2) or any(isinstance(x, bool) or not isinstance(x, int | float) for x in numbers):
+        raise UserError(f"{name} = {value!r}: allowed are a number or [low, high]")
+    return float(numbers[0]) if len(numbers) == 1 else (float(numbers[0]), float(numbers[1]))
+
+
+def _known(what: str, given: Iterable[str], allowed: Iterable[str]) -> None:
+    allowed = list(allowed)
+    for name in given:
+        if name not in allowed:
+            raise unknown(what, name, allowed)
+
+
+def _table(name: str, value: Any) -> Data:
+    return _typed(name, value, dict, "a table")
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool):
+        raise UserError(f"{name} = {value!r}: must be a whole number")
+    return _typed(name, value, int, "a whole number")
+
+
+def _typed(name: str, value: Any, kind: type, words: str) -> Any:
+    if not isinstance(value, kind):
+        raise UserError(f"{name} = {value!r}: must be {words}")
+    return value

@@ -1,0 +1,204 @@
+"""The life of a shard: train to the next checkpoint, score, keep the best, save; at the end, report.
+
+Killed at any moment it goes on from its last saved state and ends with the same bits.
+
+Shapes: M models, C checkpoints.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen.engines.base import Arrays, Engine, Weights, part, weights_of
+from resharpen.engines.choose import make_engine
+from resharpen.experiments import files
+from resharpen.experiments.spec import Experiment, Shard
+from resharpen.experiments.store import ShardFiles
+from resharpen.experiments.tables import curves_table, lengths_table, models_table
+from resharpen.metrics import mean_by_length
+
+Selection = Literal["best", "best-trained", "last"]
+"""Which checkpoint is kept: the best over all lengths, the best judged on trained lengths only, the last."""
+WEIGHTS, SELECTIONS = get_args(Weights), get_args(Selection)
+
+SAVE_EVERY = 10.0
+"""Seconds between saved states, at most; also what a kill can cost."""
+CHUNK_SECONDS = 0.5
+"""How long an engine runs before it looks up: for a stop, for progress, for the clock."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a shard is."""
+
+    shard: str
+    setting: str
+    placement: str
+    models: int
+    step: int
+    steps: int
+    best: float
+    """The best score so far, over models and weights; nan before the first checkpoint."""
+    diverged: int
+    checkpoint: bool
+
+
+@dataclass
+class Kept:
+    """Scores at every checkpoint and the weights worth keeping."""
+
+    score: dict[str, NDArray[np.float64]]
+    """`train` and `bema`: score over all lengths, `train.trained` and `bema.trained`: over trained ones; [C, M]."""
+    step: dict[str, NDArray[np.int64]]
+    """WEIGHTS.SELECTION -> the step it was taken at, -1 for none; [M]."""
+    weights: Arrays = field(default_factory=dict)
+    """WEIGHTS.SELECTION.NAME -> [M, ...]."""
+
+    @classmethod
+    def empty(cls, checkpoints: int, theta: Arrays) -> Kept:
+        models = len(next(iter(theta.values())))
+        slots = [f"{which}.{selection}" for which in WEIGHTS for selection in SELECTIONS]
+        return cls(
+            {name: np.full((checkpoints, models), np.nan) for w in WEIGHTS for name in (w, f"{w}.trained")},
+            {slot: np.full(models, -1, np.int64) for slot in slots},
+            {f"{slot}.{name}": np.full_like(array, np.nan) for slot in slots for name, array in theta.items()},
+        )
+
+    def dump(self) -> Arrays:
+        parts = {"score": self.score, "kept_step": self.step, "kept": self.weights}
+        return {f"{prefix}.{name}": array for prefix, arrays in parts.items() for name, array in arrays.items()}
+
+    @classmethod
+    def load(cls, arrays: Arrays) -> Kept:
+        return cls(part(arrays, "score"), part(arrays, "kept_step"), part(arrays, "kept"))
+
+    def best(self) -> float:
+        scores = np.concatenate([self.score[which].ravel() for which in WEIGHTS])
+        return float(np.nanmin(scores)) if np.isfinite(scores).any() else float("nan")
+
+
+class Trainer:
+    """Trains one shard of an experiment in its directory."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        shard: Shard,
+        shard_files: ShardFiles,
+        report: Callable[[Progress], None] = lambda progress: None,
+        should_stop: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._experiment, self._shard, self._files = experiment, shard, shard_files
+        self._report, self._should_stop, self._clock = report, should_stop, clock
+        self._checkpoints = experiment.checkpoint_steps()
+        self._selection = shard.setting.task.validation(experiment.seed, "selection")
+        self._seconds = 0.0
+
+    def run(self) -> bool:
+        """Train to the end; False if stopped before, with the state saved."""
+        engine = make_engine(
+            self._experiment.engine, self._experiment.problem(self._shard), self._experiment.ensemble(self._shard)
+        )
+        kept = self._resume(engine)
+        state = engine.dump()
+        self._report(self._progress(state, kept, checkpoint=False))
+        chunk, saved_at = 1, self._clock()
+        while (step := int(state["step"][0])) < self._experiment.steps:
+            started = self._clock()
+            n = min(chunk, min(c for c in self._checkpoints if c > step) - step)
+            engine.advance(n)
+            state = engine.dump()
+            at_checkpoint = step + n in self._checkpoints
+            if at_checkpoint:
+                self._keep(engine, state, kept)
+            now = self._clock()
+            self._seconds += now - started
+            if n == chunk:
+                chunk = next_chunk(chunk, now - started)
+            self._report(self._progress(state, kept, at_checkpoint))
+            stop = self._should_stop()
+            if stop or now - saved_at >= SAVE_EVERY:
+                self._save(state, kept)
+                saved_at = now
+            if stop:
+                return False
+        self._finish(engine, state, kept)
+        return True
+
+    def _resume(self, engine: Engine) -> Kept:
+        if not self._files.state.exists():
+            return Kept.empty(len(self._checkpoints), part(engine.dump(), "theta"))
+        arrays = files.read_arrays(self._files.state)
+        engine.load(part(arrays, "state"))
+        self._seconds = float(arrays["seconds"][0])
+        return Kept.load(arrays)
+
+    def _save(self, state: Arrays, kept: Kept) -> None:
+        engine_state = {f"state.{name}": array for name, array in state.items()}
+        files.write_arrays(self._files.state, engine_state | kept.dump() | {"seconds": np.array([self._seconds])})
+
+    def _keep(self, engine: Engine, state: Arrays, kept: Kept) -> None:
+        """Score both kinds of weights; keep those of the models that got better. A diverged model is not scored."""
+        step = int(state["step"][0])
+        alive_M = state["diverged_at"] < 0
+        row = self._checkpoints.index(step)
+        for which in WEIGHTS:
+            weights = weights_of(state, engine.ensemble, which)
+            lengths, tvd_MxL, _ = mean_by_length(engine.evaluate(weights, self._selection), self._selection.length_P)
+            trained = lengths <= self._shard.setting.train_length
+            scores = {"": tvd_MxL.mean(1), ".trained": tvd_MxL[:, trained].mean(1)}
+            better_M = {"last": alive_M if step == self._experiment.steps else np.zeros_like(alive_M)}
+            for suffix, selection in (("", "best"), (".trained", "best-trained")):
+                score_CxM = kept.score[which + suffix]
+                earlier_M = np.fmin.reduce(score_CxM[:row], axis=0, initial=np.inf)
+                score_CxM[row] = np.where(alive_M, scores[suffix], np.nan)
+                better_M[selection] = score_CxM[row] < earlier_M
+            for selection, better in better_M.items():
+                kept.step[f"{which}.{selection}"][better] = step
+                for name, array in weights.items():
+                    kept.weights[f"{which}.{selection}.{name}"][better] = array[better]
+
+    def _progress(self, state: Arrays, kept: Kept, checkpoint: bool) -> Progress:
+        shard = self._shard
+        return Progress(
+            shard=shard.name,
+            setting=shard.setting.name,
+            placement=shard.placement,
+            models=shard.count,
+            step=int(state["step"][0]),
+            steps=self._experiment.steps,
+            best=kept.best(),
+            diverged=int((state["diverged_at"] >= 0).sum()),
+            checkpoint=checkpoint,
+        )
+
+    def _finish(self, engine: Engine, state: Arrays, kept: Kept) -> None:
+        """Score the kept weights on the report set and write the results."""
+        report = self._shard.setting.task.validation(self._experiment.seed, "report")
+        by_length = {}
+        for slot, step_M in kept.step.items():
+            tvd_MxP = engine.evaluate(part(kept.weights, slot), report)
+            lengths, tvd_MxL, counts = mean_by_length(tvd_MxP, report.length_P)
+            by_length[slot] = np.where(step_M[:, None] >= 0, tvd_MxL, np.nan), lengths, counts
+        tables = {
+            "models": models_table(
+                self._experiment, self._shard, engine.ensemble.hyperparameters, state["diverged_at"], kept.step
+            ),
+            "curves": curves_table(self._shard, self._checkpoints, kept.score),
+            "lengths": lengths_table(self._shard, by_length),
+        }
+        facts = {"shard": self._shard.name, "engine": self._experiment.engine, "seconds": round(self._seconds, 3)}
+        self._files.finish(tables, kept.weights, facts)
+
+
+def next_chunk(chunk: int, seconds: float) -> int:
+    """Grow or shrink the chunk towards CHUNK_SECONDS, by a factor of at most four. Chunks never change results."""
+    factor = min(4.0, max(0.25, CHUNK_SECONDS / max(seconds, 1e-9)))
+    return max(1, int(chunk * factor))

@@ -1,0 +1,35 @@
+"""`resharpen list`."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from resharpen.experiments.estimate import calibrate, estimate
+from resharpen.experiments.machine import cores
+from resharpen.experiments.runner import with_engine
+from resharpen.experiments.shelf import SCALES, SHELF, take
+from resharpen.views.progress import duration
+
+
+def print_shelf(console: Console) -> None:
+    table = Table("figure", "what it shows", title="The shelf", title_justify="left")
+    for scale in SCALES:
+        table.add_column(scale, justify="right")
+    engine = with_engine(take("fig1", "paper")).engine
+    with console.status("timing a few steps of every setting ..."):
+        for name, entry in SHELF.items():
+            experiments = {scale: take(name, scale).with_changes(engine=engine) for scale in SCALES}
+            pace = calibrate(experiments["paper"])
+            cells = []
+            for scale, experiment in experiments.items():
+                size = entry.sizes[scale]
+                seconds = estimate(experiment, pace).seconds
+                cells.append(f"{duration(seconds)}\n[dim]{size.models:,} x {size.steps:,}[/]")
+            table.add_row(name, entry.title, *cells)
+    console.print(table)
+    console.print(
+        f"Times are estimates for this machine with {cores()} workers ({engine} engine); "
+        "below them models per violin x steps.\nRun one with: resharpen run fig1 --scale smoke",
+        style="dim",
+    )

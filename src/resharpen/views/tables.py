@@ -1,0 +1,82 @@
+"""What the terminal shows: claims, results, the state of a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from resharpen.analysis.claims import Claim
+from resharpen.experiments.store import Run
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_STYLE = {"holds": "green", "does not hold": "red", "undecided at this scale": "yellow", "not tested": "dim"}
+
+
+def print_claims(claims: Sequence[Claim], console: Console) -> None:
+    summary = Table("claim", "verdict", "findings", title="Claims of the paper", title_justify="left")
+    for claim in claims:
+        counts = Counter(finding.verdict for finding in claim.findings)
+        parts = ", ".join(f"{n} {verdict.removesuffix(' at this scale')}" for verdict, n in counts.most_common())
+        summary.add_row(f"{claim.number}. {claim.text}", f"[{_STYLE[claim.verdict]}]{claim.verdict}[/]", parts)
+    console.print(summary)
+    details = Table(
+        "", "finding", "value", "95% interval", "claimed", "p (Holm)", "verdict", title="Findings", title_justify="left"
+    )
+    for claim in claims:
+        for f in claim.findings:
+            interval = f"{f.interval.low:.3f} .. {f.interval.high:.3f}"
+            claimed = f"{f.says} {f.threshold:g}"
+            verdict = f"[{_STYLE[f.verdict]}]{f.verdict}[/]"
+            details.add_row(
+                str(claim.number), f.what, f"{f.interval.estimate:.3f}", interval, claimed, f"{f.p:.2g}", verdict
+            )
+        details.add_section()
+    console.print(details)
+    console.print(
+        "Best: the 10% quantile over models at their best checkpoint, training weights unless BEMA is named. "
+        "Intervals: bootstrap over groups of 16 draws.",
+        style="dim",
+    )
+
+
+def print_scores(scores: pl.DataFrame, console: Console) -> None:
+    """Quantiles of the TVD by setting and placement."""
+    import polars as pl
+
+    table = Table("setting", "placement", "models", "diverged", title="TVD over all lengths", title_justify="left")
+    for weights in ("train", "bema"):
+        for name in ("10%", "median"):
+            table.add_column(f"{weights} {name}", justify="right")
+    for (setting, placement), rows in scores.group_by("setting", "placement", maintain_order=True):
+        by_weights = {weights: rows.filter(weights=weights)["tvd"] for weights in ("train", "bema")}
+        cells = [
+            "-" if (value := tvd.quantile(q, "linear")) is None else f"{value:.4f}"
+            for tvd in by_weights.values()
+            for q in (0.1, 0.5)
+        ]
+        diverged = rows.filter(pl.col("weights") == "train")["diverged_at"].is_not_null().sum()
+        table.add_row(str(setting), str(placement), str(len(by_weights["train"])), str(diverged), *cells)
+    console.print(table)
+
+
+def print_status(run: Run, console: Console) -> None:
+    """How far a run is, and what continues it."""
+    experiment, shards = run.experiment, run.shards()
+    done = {shard.name for shard in run.done()}
+    started = [s for s in shards if s.name not in done and run.files(s).state.exists()]
+    models = sum(shard.count for shard in shards if shard.name in done)
+    table = Table(show_header=False, box=None)
+    table.add_row("run", f"{experiment.name} in {run.directory}")
+    table.add_row("started", f"{run.provenance['started']} on {run.provenance['cpu']}")
+    table.add_row("engine", f"{experiment.engine}, {experiment.steps:,} steps, seed {experiment.seed}")
+    table.add_row("shards", f"{len(done)} of {len(shards)} finished, {len(started)} under way")
+    table.add_row("models", f"{models:,} of {sum(shard.count for shard in shards):,} finished")
+    next_steps = f"resharpen figure {run.directory}" if len(done) == len(shards) else run.command
+    table.add_row("finished: draw it with" if len(done) == len(shards) else "continue with", next_steps)
+    console.print(table)

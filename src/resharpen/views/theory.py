@@ -1,0 +1,26 @@
+"""The table of `resharpen theory`: each statement, how it was checked, what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from resharpen.analysis.theory import Check
+
+
+def print_checks(checks: Sequence[Check], console: Console | None = None) -> None:
+    table = Table(title="Theory of Set Complement under constant attention", title_justify="left", show_lines=True)
+    for heading, ratio in (("statement", 4), ("checked by", 4), ("result", 3)):
+        table.add_column(heading, ratio=ratio, overflow="fold")
+    table.add_column("holds", justify="center")
+    for check in checks:
+        verdict = "[green]yes[/]" if check.holds else "[bold red]NO[/]"
+        table.add_row(*(_plain(text) for text in (check.statement, check.method, check.result)), verdict)
+    (console or Console()).print(table)
+
+
+def _plain(text: str) -> str:
+    """Square brackets are markup to rich."""
+    return text.replace("[", r"\[")
