@@ -27,6 +27,8 @@ class TorchEngine:
         self.problem, self.ensemble = problem, ensemble
         self._dtype, self._device = getattr(torch, dtype), device
         self._hyper = {name: self._tensor(values) for name, values in ensemble.hyperparameters.items()}
+        # The order in which a sum over parameters is taken, whatever the order in a loaded file.
+        self._names = [*problem.model.matrices(), *problem.model.gains(problem.placement)]
         self.load(initial_state(problem, ensemble))
 
     def dump(self) -> Arrays:
@@ -37,7 +39,6 @@ class TorchEngine:
             name: torch.tensor(array, device=self._device) if array.dtype == np.int64 else self._tensor(array)
             for name, array in arrays.items()
         }
-        self._names = [name.removeprefix("theta.") for name in arrays if name.startswith("theta.")]
 
     def advance(self, n: int, batches: Batches | None = None) -> None:
         """Train for n steps, on the problem's own minibatches or on given ones."""

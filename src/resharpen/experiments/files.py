@@ -29,17 +29,38 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
+class TornFile(Exception):
+    """An array file that is not what was written."""
+
+
 def write_arrays(path: Path, arrays: Mapping[str, NDArray]) -> None:
     from safetensors.numpy import save_file
 
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    write_atomically(path, lambda temporary: save_file(contiguous, temporary))
+    metadata = {"blake2b": _digest(contiguous)}
+    write_atomically(path, lambda temporary: save_file(contiguous, temporary, metadata))
 
 
 def read_arrays(path: Path) -> dict[str, NDArray]:
-    from safetensors.numpy import load_file
+    from safetensors import SafetensorError, safe_open
 
-    return load_file(path)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            expected = (file.metadata() or {}).get("blake2b")
+    except SafetensorError as error:
+        raise TornFile(f"{path} is damaged: {error}") from error
+    if _digest(arrays) != expected:
+        raise TornFile(f"{path} is damaged: its content does not match its checksum")
+    return arrays
+
+
+def _digest(arrays: Mapping[str, NDArray]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(arrays):
+        digest.update(name.encode())
+        digest.update(arrays[name].tobytes())
+    return digest.hexdigest()
 
 
 def sha256(path: Path) -> str:

@@ -8,6 +8,7 @@ Shapes: M models, C checkpoints.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -26,6 +27,8 @@ from resharpen.metrics import mean_by_length
 Selection = Literal["best", "best-trained", "last"]
 """Which checkpoint is kept: the best over all lengths, the best judged on trained lengths only, the last."""
 WEIGHTS, SELECTIONS = get_args(Weights), get_args(Selection)
+SCORES = tuple(name for which in WEIGHTS for name in (which, f"{which}.trained"))
+SLOTS = tuple(f"{which}.{selection}" for which in WEIGHTS for selection in SELECTIONS)
 
 SAVE_EVERY = 10.0
 """Seconds between saved states, at most; also what a kill can cost."""
@@ -63,11 +66,10 @@ class Kept:
     @classmethod
     def empty(cls, checkpoints: int, theta: Arrays) -> Kept:
         models = len(next(iter(theta.values())))
-        slots = [f"{which}.{selection}" for which in WEIGHTS for selection in SELECTIONS]
         return cls(
-            {name: np.full((checkpoints, models), np.nan) for w in WEIGHTS for name in (w, f"{w}.trained")},
-            {slot: np.full(models, -1, np.int64) for slot in slots},
-            {f"{slot}.{name}": np.full_like(array, np.nan) for slot in slots for name, array in theta.items()},
+            {name: np.full((checkpoints, models), np.nan) for name in SCORES},
+            {slot: np.full(models, -1, np.int64) for slot in SLOTS},
+            {f"{slot}.{name}": np.full_like(array, np.nan) for slot in SLOTS for name, array in theta.items()},
         )
 
     def dump(self) -> Arrays:
@@ -76,7 +78,9 @@ class Kept:
 
     @classmethod
     def load(cls, arrays: Arrays) -> Kept:
-        return cls(part(arrays, "score"), part(arrays, "kept_step"), part(arrays, "kept"))
+        """A file has no order of names, the tables have one."""
+        score, step = part(arrays, "score"), part(arrays, "kept_step")
+        return cls({name: score[name] for name in SCORES}, {s: step[s] for s in SLOTS}, part(arrays, "kept"))
 
     def best(self) -> float:
         scores = np.concatenate([self.score[which].ravel() for which in WEIGHTS])
@@ -133,9 +137,14 @@ class Trainer:
         return True
 
     def _resume(self, engine: Engine) -> Kept:
+        fresh = Kept.empty(len(self._checkpoints), part(engine.dump(), "theta"))
         if not self._files.state.exists():
-            return Kept.empty(len(self._checkpoints), part(engine.dump(), "theta"))
-        arrays = files.read_arrays(self._files.state)
+            return fresh
+        try:
+            arrays = files.read_arrays(self._files.state)
+        except files.TornFile as error:
+            warnings.warn(f"{error}; this shard starts again", stacklevel=2)
+            return fresh
         engine.load(part(arrays, "state"))
         self._seconds = float(arrays["seconds"][0])
         return Kept.load(arrays)

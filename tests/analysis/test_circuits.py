@@ -1,0 +1,209 @@
+"""Circuits of minimal transformers against the package's own forward pass and against models known in closed form."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from resharpen.analysis import circuits
+from resharpen.analysis.theory import hard_coded_weights, model_precision, plain_gap, resharpened_gap, simplex_weights
+from resharpen.analysis.theory.examples import hard_coded_tvd, smallest_model, with_gains
+from resharpen.models import PLACEMENTS, Minimal, Placement
+from resharpen.tasks import SetComplement
+from resharpen.views.circuits import draw_cure, draw_model, draw_run
+
+ALL = PLACEMENTS | {"everything": Placement(True, True, True, True, True)}
+
+
+def random_weights(placement: Placement, v: int = 5, models: int = 3, seed: int = 0) -> dict:
+    model, rng = Minimal(v, d=4, d_k=2, d_v=3), np.random.default_rng(seed)
+    matrices = {name: rng.normal(size=(models, *shape)) for name, shape in model.matrices().items()}
+    return matrices | {name: rng.uniform(0.5, 2, (models, *shape)) for name, shape in model.gains(placement).items()}
+
+
+def reference_logits(weights: dict, placement: Placement, epsilon_M: np.ndarray, task: SetComplement) -> np.ndarray:
+    validation = task.validation(0, "report")
+    theta = {name: torch.tensor(array) for name, array in weights.items()}
+    model = Minimal(task.v, d=4, d_k=2, d_v=3)
+    logits = model.logits(theta, torch.as_tensor(validation.inputs_NxL), placement, torch.tensor(epsilon_M))
+    return logits.numpy()[:, validation.scored_NxL]
+
+
+def every_state(task: SetComplement) -> tuple:
+    validation = task.validation(0, "report")
+    present = task.p_star(validation.inputs_NxL)[validation.scored_NxL] == 0
+    return validation.inputs_NxL[validation.scored_NxL], present, validation.length_P
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_trace_is_the_forward_pass_of_the_package(name: str) -> None:
+    task, epsilon_M = SetComplement(5), np.array([0.0, 1e-3, 0.5])
+    weights = random_weights(ALL[name])
+    last, present, _ = every_state(task)
+    found = circuits.trace(circuits.circuit(weights, ALL[name], epsilon_M), last, present)
+    np.testing.assert_allclose(found.logits_MxPxV, reference_logits(weights, ALL[name], epsilon_M, task), atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_logits_are_made_of_B_and_D(name: str) -> None:
+    """logits = r_B B[t] + r_D sum_i a_i D[i], for every placement."""
+    task = SetComplement(5)
+    circuit = circuits.circuit(random_weights(ALL[name]), ALL[name], np.full(3, 0.01))
+    last, present, _ = every_state(task)
+    found = circuits.trace(circuit, last, present)
+    B, D = circuit.matrices()
+    rebuilt = found.scale_B_MxP[..., None] * B[:, last] + found.scale_D_MxP[..., None] * (found.attention_MxPxV @ D)
+    np.testing.assert_allclose(found.logits_MxPxV, rebuilt, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["pre", "peri", "post"])
+def test_table_agrees_with_precision_of_the_model(name: str) -> None:
+    task, weights = SetComplement(5), random_weights(ALL[name])
+    table = circuits.circuit_table(weights, ALL[name], np.full(3, 0.01), task)
+    gap, _ = model_precision(Minimal(5, d=4, d_k=2, d_v=3), weights, ALL[name], np.full(3, 0.01), task)
+    np.testing.assert_allclose(table["gap_min"], gap, atol=1e-11)
+    assert (table["gap_mean"] >= table["gap_min"]).all()
+    assert table["lengths"].tolist() == [1, 2, 3, 4]
+    assert table["states"].tolist() == [5 * math.comb(4, s - 1) for s in range(1, 5)]
+
+
+def test_the_hard_coded_model_is_in_form_with_constant_attention() -> None:
+    v, s = 6, np.arange(1, 6)
+    table = circuits.circuit_table(hard_coded_weights(v), PLACEMENTS["none"], np.zeros(1), SetComplement(v))
+    np.testing.assert_allclose(table["delta"], v)
+    np.testing.assert_allclose(table["eps"], 1)
+    assert table["residual"][0] < 1e-12
+    assert table["in_form"].tolist() == [True]
+    assert table["attention_distance"][0] < 1e-15
+    np.testing.assert_array_equal(table["A"], 1)
+    np.testing.assert_allclose(table["A_normalised"], 1 / v)
+    np.testing.assert_allclose(table["entropy"][0], np.log(s), atol=1e-15)
+    np.testing.assert_allclose(table["gap_mean"][0], np.where(s == 1, 1 + v, v / s))
+    np.testing.assert_allclose(table["gap_min"][0], table["gap_mean"][0])
+    np.testing.assert_allclose(table["gap_plain"][0], v / s)
+    np.testing.assert_allclose(table["gap_bound"][0], v / s)  # C = v/2, the gap at length 2
+    np.testing.assert_allclose(table["tvd"][0], [hard_coded_tvd(v, i) for i in s])
+
+
+@pytest.mark.parametrize("kappa", [1.0, 4.0])
+def test_the_simplex_model_shows_dispersion_and_its_cure(kappa: float) -> None:
+    v, s, model = 7, np.arange(1, 7), smallest_model(7)
+    weights = simplex_weights(v, kappa, residual=0.5)
+    none = circuits.circuit_table(weights, PLACEMENTS["none"], np.zeros(1), SetComplement(v))
+    gains = model.gains(PLACEMENTS["out"])
+    out = circuits.circuit_table(with_gains(weights, gains), PLACEMENTS["out"], np.zeros(1), SetComplement(v))
+    amplitude = np.sqrt((v - s) / (s * (v - 1))) / np.sqrt(v - 1)
+    np.testing.assert_allclose(none["amplitude_before"][0], amplitude)
+    np.testing.assert_allclose(none["amplitude_read"][0], amplitude)
+    np.testing.assert_allclose(out["amplitude_before"][0], amplitude)
+    np.testing.assert_allclose(out["amplitude_after"][0], 1)
+    np.testing.assert_allclose(out["scale_D"][0], 1 / amplitude)
+    np.testing.assert_allclose(none["gap_plain"][0], plain_gap(v, s, kappa))
+    np.testing.assert_allclose(out["gap_resharpened"][0], resharpened_gap(v, s, kappa))
+    np.testing.assert_allclose(out["gap_mean"][0, 1:], out["gap_resharpened"][0, 1:])
+
+
+def test_attention_that_is_not_constant() -> None:
+    v, rng = 5, np.random.default_rng(0)
+    weights = hard_coded_weights(v)
+    weights["W_Q"], weights["W_K"] = 2 * rng.normal(size=(2, 1, v - 1, 1))
+    e = (weights["E"] @ weights["W_Q"] @ (weights["E"] @ weights["W_K"]).swapaxes(1, 2))[0]
+    table = circuits.circuit_table(weights, PLACEMENTS["none"], np.zeros(1), SetComplement(v))
+    rows = np.exp(e) / np.exp(e).sum(1, keepdims=True)
+    np.testing.assert_allclose(table["A"][0], np.exp(e))
+    np.testing.assert_allclose(table["A_normalised"][0], rows)
+    np.testing.assert_allclose(table["attention_distance"], (np.abs(rows - 1 / v).sum(1) / 2).mean())
+    pairs = [np.exp(e[t, [t, u]]) / np.exp(e[t, [t, u]]).sum() for t in range(v) for u in range(v) if u != t]
+    np.testing.assert_allclose(table["entropy"][0, 1], np.mean([-(p * np.log(p)).sum() for p in pairs]))
+
+
+def test_one_model_without_model_axis() -> None:
+    weights = random_weights(PLACEMENTS["peri"])
+    many = circuits.circuit_table(weights, PLACEMENTS["peri"], np.full(3, 1e-3), SetComplement(5))
+    one = circuits.circuit_table(
+        {k: w[1] for k, w in weights.items()}, PLACEMENTS["peri"], np.array(1e-3), SetComplement(5)
+    )
+    for name in set(one) - {"lengths", "states"}:
+        np.testing.assert_allclose(one[name][0], many[name][1], rtol=1e-10, atol=1e-12)
+
+
+def test_models_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = random_weights(PLACEMENTS["peri"])
+    whole = circuits.circuit_table(weights, PLACEMENTS["peri"], np.full(3, 1e-3), SetComplement(5))
+    monkeypatch.setattr(circuits, "MODELS_AT_ONCE", 2)
+    pieces = circuits.circuit_table(weights, PLACEMENTS["peri"], np.full(3, 1e-3), SetComplement(5))
+    for name, array in whole.items():
+        np.testing.assert_allclose(pieces[name], array, rtol=1e-12)
+
+
+def test_a_diverged_model_leaves_its_neighbours_alone() -> None:
+    weights = random_weights(PLACEMENTS["pre"])
+    sound = circuits.circuit_table(weights, PLACEMENTS["pre"], np.full(3, 1e-3), SetComplement(5))
+    weights["W_V"][1] = np.inf
+    table = circuits.circuit_table(weights, PLACEMENTS["pre"], np.full(3, 1e-3), SetComplement(5))
+    assert np.isnan(table["residual"][1])
+    assert not table["in_form"][1]
+    for name in ("gap_mean", "tvd", "entropy", "residual"):
+        np.testing.assert_array_equal(table[name][[0, 2]], sound[name][[0, 2]])
+
+
+def test_large_v_is_sampled() -> None:
+    v = 12
+    table = circuits.circuit_table(hard_coded_weights(v), PLACEMENTS["none"], np.zeros(1), SetComplement(v))
+    assert table["states"].tolist() == [1024] * (v - 1)
+    np.testing.assert_allclose(table["gap_min"][0, 1:], v / np.arange(2, v))
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, circuits.Table]:
+    task = SetComplement(5)
+    names = ("pre", "peri", "out")
+    found = {}
+    for seed, name in enumerate(names):
+        weights = random_weights(PLACEMENTS[name], models=6, seed=seed)
+        weights["E"][2] = np.nan
+        found[name] = circuits.circuit_table(weights, PLACEMENTS[name], np.full(6, 1e-6), task)
+    return found
+
+
+def labels(figure: Figure) -> list[str]:
+    return [text for axes in figure.axes for text in (axes.get_xlabel(), axes.get_ylabel())]
+
+
+def test_picture_of_a_model(tables: dict[str, circuits.Table]) -> None:
+    figure = draw_model(tables["peri"], 0, "peri/0")
+    assert "peri/0" in figure.get_suptitle()
+    assert {"length s (tokens)", "gap (logits)"} <= set(labels(figure))
+    heat = next(axes for axes in figure.axes if axes.get_title().startswith("D"))
+    np.testing.assert_array_equal(heat.get_images()[0].get_array(), tables["peri"]["D"][0])
+
+
+def test_picture_of_a_run_counts_the_diverged(tables: dict[str, circuits.Table]) -> None:
+    decay = {name: np.logspace(-6, 0, 6) for name in tables}
+    figure = draw_run(tables, decay)
+    caption = "\n".join(text.get_text() for text in figure.texts)
+    assert "15 models" in caption
+    assert "3 diverged" in caption
+    assert {"weight decay", "share of models"} <= set(labels(figure))
+    shares = [bar.get_height() for bar in figure.axes[1].patches]
+    assert shares == [float(tables[name]["in_form"].sum() / 5) for name in tables]
+
+
+def test_picture_of_the_cure(tables: dict[str, circuits.Table]) -> None:
+    figure = draw_cure(tables, train_length=3)
+    assert len(figure.axes) == 2 * len(tables)
+    caption = "\n".join(text.get_text() for text in figure.texts)
+    assert "5 models" in caption
+    assert "1 diverged" in caption
+    drawn = figure.axes[3].get_lines()[0].get_ydata()
+    sound = np.delete(tables["pre"]["gap_mean"], 2, axis=0)
+    np.testing.assert_allclose(np.asarray(drawn, dtype=float), np.median(sound, axis=0))
+
+
+def test_a_picture_needs_a_sound_model(tables: dict[str, circuits.Table]) -> None:
+    with pytest.raises(ValueError, match="not finite"):
+        draw_model(tables["peri"], 2, "peri/2")

@@ -1,0 +1,307 @@
+"""Runs end to end: results, growth, damage, refusals, kills."""
+
+import contextlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from resharpen.engines.base import part
+from resharpen.errors import UserError
+from resharpen.experiments import training
+from resharpen.experiments.files import read_arrays
+from resharpen.experiments.runner import run
+from resharpen.experiments.store import TABLES, Run
+from resharpen.experiments.stored import load_model
+from resharpen.experiments.toml import to_data
+from resharpen.experiments.training import Trainer
+
+
+def assert_same_results(a: Run, b: Run):
+    """Every table and every kept weight, bit for bit."""
+    for name in TABLES:
+        order = [c for c in ("model", "weights", "selection", "step", "length") if c in a.table(name).columns]
+        assert_frame_equal(a.table(name).sort(order), b.table(name).sort(order), check_exact=True)
+    assert weights_by_model(a) == weights_by_model(b)
+
+
+def weights_by_model(store: Run) -> dict[tuple[str, str], bytes]:
+    return {
+        (model, name): array[i].tobytes()
+        for shard in store.shards()
+        for name, array in store.weights(shard).items()
+        for i, model in enumerate(shard.model_ids)
+    }
+
+
+def test_a_run_fills_the_three_tables(tiny, tmp_path):
+    store = run(tiny, tmp_path / "r", workers=1)
+    models, curves, lengths = (store.table(name) for name in TABLES)
+    assert models.height == models["model"].n_unique() == 2 * 2 * 16
+    assert curves.height == models.height * 2 * 3
+    assert curves["step"].unique().sort().to_list() == [4, 8, 12]
+    assert lengths.height == models.height * 2 * 3 * 3
+    assert lengths["value"].is_between(0, 1).all()
+    assert lengths.filter(length=2)["n"].unique().to_list() == [4 * 3]
+    assert set(models.columns) >= {"peak_learning_rate", "ema_lag", "placement", "s", "v", "diverged_at"}
+
+
+def test_kept_checkpoints_are_the_best_the_earliest_and_the_last(tiny, tmp_path):
+    store = run(tiny, tmp_path / "r", workers=1)
+    models = store.table("models")
+    for which in ("train", "bema"):
+        curves = store.table("curves").filter(weights=which).sort("score", "step").unique("model", keep="first")
+        joined = models.join(curves, on="model")
+        assert (joined[f"{which}_best_step"] == joined["step"]).all()
+        by_length = store.table("lengths").filter(weights=which, selection="best")
+        mean = by_length.group_by("model").agg(pl.col("value").mean())
+        both = joined.join(mean, on="model")
+        # for v <= 9 both validation sets are the enumeration, so the reported score is the selected one
+        assert np.allclose(both["value"], both["score"], atol=1e-6)
+    assert (models["train_last_step"] == 12).all()
+
+
+def test_draws_and_results_do_not_depend_on_sharding(tiny, tmp_path):
+    store = run(replace(tiny, models=20), tmp_path / "twenty", workers=1)
+    small = run(replace(tiny, models=5), tmp_path / "five", workers=1)
+    names = ["model", "peak_learning_rate", "ema_lag", "warmup_steps"]
+    first = store.table("models").filter(pl.col("draw") < 5).select(names).sort("model")
+    assert_frame_equal(first, small.table("models").select(names).sort("model"), check_exact=True)
+
+
+@pytest.mark.parametrize(("before", "after"), [(16, 32), (5, 20)])
+def test_a_grown_run_equals_one_of_its_final_size(tiny, tmp_path, before, after, engine):
+    tiny = replace(tiny, engine=engine)
+    run(replace(tiny, models=before), tmp_path / "grown", workers=1)
+    untouched = {path: path.stat().st_mtime_ns for path in (tmp_path / "grown").rglob("manifest.json")}
+    grown = run(replace(tiny, models=after), tmp_path / "grown", workers=1)
+    whole = run(replace(tiny, models=after), tmp_path / "whole", workers=1)
+    assert all(path.stat().st_mtime_ns == then for path, then in untouched.items())
+    if engine == "native" or before % 16 == 0:
+        assert_same_results(grown, whole)
+    assert grown.table("models").height == whole.table("models").height
+
+
+def test_a_second_run_does_nothing(tiny, tmp_path):
+    run(tiny, tmp_path / "r", workers=1)
+    seen = []
+    run(tiny, tmp_path / "r", workers=1, on_plan=lambda plan: seen.append(plan.todo))
+    assert seen == [[]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": 13}, "steps: 12 -> 13"),
+        ({"models": 8}, "models: 16 -> 8"),
+        ({"seed": 1}, "seed: 0 -> 1"),
+        ({"engine": "native"}, "engine: torch -> native"),
+    ],
+)
+def test_anything_else_in_the_same_directory_is_refused(tiny, tmp_path, change, message):
+    run(tiny, tmp_path / "r", workers=1)
+    before = (tmp_path / "r" / "run.json").read_bytes()
+    with pytest.raises(UserError, match=message):
+        run(replace(tiny, **change), tmp_path / "r", workers=1)
+    assert (tmp_path / "r" / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["lengths.parquet", "weights.safetensors", "manifest.json"])
+def test_a_damaged_file_is_named_and_only_its_shard_is_run_again(tiny, tmp_path, name):
+    store = run(tiny, tmp_path / "r", workers=1)
+    expected = {table: store.table(table) for table in TABLES}
+    victim = store.files(store.shards()[1]).directory / name
+    victim.write_bytes(victim.read_bytes()[:-20])
+    with pytest.raises(UserError, match=name):
+        store.table("lengths")
+    plans = []
+    again = run(tiny, tmp_path / "r", workers=1, on_plan=plans.append)
+    assert [shard.name for shard in plans[0].todo] == [store.shards()[1].name]
+    assert name in plans[0].damaged[0]
+    for table in TABLES:
+        assert_frame_equal(again.table(table), expected[table], check_exact=True)
+
+
+def test_a_missing_result_is_damage_too(tiny, tmp_path):
+    store = run(tiny, tmp_path / "r", workers=1)
+    (store.files(store.shards()[0]).directory / "curves.parquet").unlink()
+    with pytest.raises(UserError, match="is missing"):
+        store.table("curves")
+
+
+@pytest.mark.parametrize("tear", [lambda data: data[:100], lambda data: data[:-1] + bytes([data[-1] ^ 1])])
+def test_a_torn_state_is_named_and_not_trusted(tiny, tmp_path, tear):
+    """States are renamed into place, so only a disk can do this; the shard then starts again."""
+    store = run(tiny, tmp_path / "a", workers=1)
+    other = run(tiny, tmp_path / "b", workers=1, should_stop=lambda: True)
+    state = other.files(other.shards()[0]).state
+    state.write_bytes(tear(state.read_bytes()))
+    with pytest.warns(UserWarning, match="state.safetensors is damaged"):
+        resumed = run(tiny, tmp_path / "b", workers=1)
+    assert_same_results(store, resumed)
+
+
+def test_foreign_and_unwritable_directories(tiny, tmp_path):
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.tex").write_text("do not touch")
+    with pytest.raises(UserError, match="not empty and is not a run"):
+        run(tiny, tmp_path / "foreign", workers=1)
+    assert [path.name for path in (tmp_path / "foreign").iterdir()] == ["thesis.tex"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is not a directory"):
+        run(tiny, tmp_path / "file", workers=1)
+    with pytest.raises(UserError, match="cannot write to"):
+        run(tiny, tmp_path / "file" / "below", workers=1)
+
+
+def test_two_runs_at_once_are_refused(tiny, tmp_path):
+    def again(plan):
+        with pytest.raises(UserError, match="another process is running"):
+            run(tiny, tmp_path / "r", workers=1)
+
+    run(tiny, tmp_path / "r", workers=1, on_plan=again)
+
+
+def test_stopping_saves_and_resuming_gives_the_same_bits(tiny, tmp_path, engine):
+    tiny = replace(tiny, engine=engine)
+    whole = run(tiny, tmp_path / "whole", workers=1)
+    for _ in range(80):  # each call is stopped after its first chunk
+        store = run(tiny, tmp_path / "bits", workers=1, should_stop=lambda: True)
+        if len(store.done()) == len(store.shards()):
+            break
+    else:
+        pytest.fail("stopping at every chunk never ends")
+    assert_same_results(whole, store)
+
+
+def test_states_are_saved_by_the_clock(tiny, tmp_path, monkeypatch):
+    """With a clock that jumps a minute at every look, every chunk is saved; with one that stands still, none is."""
+    saves = []
+    monkeypatch.setattr(Trainer, "_save", lambda self, state, kept: saves.append(int(state["step"][0])))
+    shard = tiny.shards()[0]
+    store = Run(tmp_path)
+    minutes = iter(range(0, 10_000, 60))
+    Trainer(tiny, shard, store.files(shard), clock=lambda: float(next(minutes))).run()
+    assert saves[-1] == 12
+    assert len(saves) > 3
+    saves.clear()
+    Trainer(tiny, shard, store.files(shard), clock=lambda: 0.0).run()
+    assert saves == []
+
+
+def test_a_diverged_model_is_a_result(tiny, tmp_path):
+    from resharpen.optim.hyperparameters import narrowed
+
+    rows = {**tiny.hyperparameters, "peak_learning_rate": narrowed("peak_learning_rate", 1e30)}
+    rows["warmup_steps"] = narrowed("warmup_steps", 0)
+    store = run(replace(tiny, hyperparameters=rows, models=2), tmp_path / "r", workers=1)
+    models, lengths = store.table("models"), store.table("lengths")
+    lost = models.filter(pl.col("diverged_at").is_not_null() & pl.col("train_best_step").is_null())
+    assert lost.height > 0
+    assert lengths.join(lost, on="model", how="semi")["value"].is_null().all()
+    with pytest.raises(UserError, match="diverged before a checkpoint"):
+        load_model(store, lost["model"][0])
+
+
+def test_workers_give_the_same_bits(tiny, tmp_path, engine):
+    tiny = replace(tiny, engine=engine)
+    one = run(tiny, tmp_path / "one", workers=1)
+    events = []
+    two = run(tiny, tmp_path / "two", workers=2, on_progress=events.append)
+    assert_same_results(one, two)
+    assert {event.shard for event in events} == {shard.name for shard in tiny.shards()}
+
+
+def test_stored_models_can_be_called(tiny, tmp_path):
+    store = run(tiny, tmp_path / "r", workers=1)
+    model = load_model(store, "sct-v4-s2/peri/3", weights="bema", selection="last")
+    p = model([[0], [2, 1], [3, 0, 1]])
+    assert p.shape == (3, 4)
+    assert np.allclose(p.sum(1), 1)
+    # the callable and the ordinary evaluation agree: TVD by length from the table
+    task = model.setting.task
+    rows = [[[a] for a in range(4)], [[a, b] for a in range(4) for b in range(4) if a != b]]
+    for length, sequences in enumerate(rows, start=1):
+        p_star = task.p_star(np.array(sequences))[:, -1]
+        tvd = 0.5 * np.abs(model(sequences) - p_star).sum(1).mean()
+        stored = store.table("lengths").filter(model=model.id, weights="bema", selection="last", length=length)
+        assert np.isclose(tvd, stored["value"][0], atol=1e-6)
+    with pytest.raises(UserError, match=r"tokens are 0\.\.3"):
+        model([[4]])
+    with pytest.raises(UserError, match="no model 'x'"):
+        load_model(store, "x")
+    with pytest.raises(UserError, match="no weights"):
+        load_model(store, model.id, selection="worst")
+
+
+DRIVER = """
+import json, sys
+from resharpen.experiments import training
+from resharpen.experiments.runner import run
+from resharpen.experiments.toml import from_data
+training.SAVE_EVERY = 0.0
+training.CHUNK_SECONDS = 0.02
+run(from_data(json.loads(sys.argv[1])), sys.argv[2], workers=1)
+"""
+
+
+def test_killed_at_random_moments_and_resumed(tiny, tmp_path, engine):
+    """kill -9, again and again, at moments that a seeded generator picks; then the same bits as without."""
+    spec = replace(tiny, engine=engine, steps=60_000 if engine == "native" else 300, checkpoints=10, batch=64)
+    whole = run(spec, tmp_path / "whole", workers=1)
+    out, rng, kills, resumed = tmp_path / "killed", random.Random(4), 0, 0
+    while True:
+        before = work_seen(out)
+        resumed += any(path.name == "state.safetensors" for path in before)
+        process = subprocess.Popen([sys.executable, "-c", DRIVER, json.dumps(to_data(spec)), str(out)])
+        # wait for the first sign of work, so that no kill falls into the start of Python
+        while process.poll() is None and work_seen(out) == before:
+            time.sleep(0.002)
+        if kills < 5:
+            time.sleep(rng.uniform(0.0, 0.2))
+        else:
+            process.wait()
+        if process.poll() is not None:
+            assert process.returncode == 0
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert kills >= 3
+    assert resumed >= 2
+    assert_same_results(whole, Run(out))
+
+
+def work_seen(directory: Path) -> dict[Path, int]:
+    seen = {}
+    for path in [*directory.rglob("state.safetensors"), *directory.rglob("manifest.json")]:
+        with contextlib.suppress(FileNotFoundError):  # a state goes when its shard is done
+            seen[path] = path.stat().st_mtime_ns
+    return seen
+
+
+def test_a_run_explains_itself(tiny, tmp_path):
+    store = run(tiny, tmp_path / "r", workers=1)
+    header = json.loads((store.directory / "run.json").read_text())
+    assert header["command"] == f"resharpen run {store.directory}"
+    assert header["spec"]["engine"] == "torch"
+    assert {"versions", "cpu", "git", "cores"} <= set(header["provenance"])
+    manifest = json.loads(store.files(store.shards()[0]).manifest.read_text())
+    assert set(manifest["sha256"]) == {"models.parquet", "curves.parquet", "lengths.parquet", "weights.safetensors"}
+    assert not list(store.directory.rglob("state.safetensors"))
+    assert part(read_arrays(store.files(store.shards()[0]).weights), "train.best").keys() >= {"E", "U"}
+
+
+def test_chunks_grow_towards_half_a_second():
+    assert training.next_chunk(100, 0.05) == 400
+    assert training.next_chunk(100, 1.0) == 50
+    assert training.next_chunk(1, 60.0) == 1

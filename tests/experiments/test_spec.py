@@ -1,0 +1,131 @@
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from resharpen.errors import UserError
+from resharpen.experiments.shelf import SCALES, SHELF, take
+from resharpen.experiments.toml import differences, from_data, read_toml, to_data
+from resharpen.models import PLACEMENTS, Placement
+
+GOOD = """
+name = "mine"
+models = 20
+steps = 1000
+placements = ["pre", "mine"]
+
+[task]
+v = 9
+train_lengths = [2, 3]
+
+[placement.mine]
+block_out = true
+
+[hyperparameters]
+peak_learning_rate = 1e-3
+weight_decay = [1e-6, 1e-2]
+"""
+
+
+def read(text: str):
+    return from_data(tomllib.loads(text))
+
+
+def test_a_file_says_what_it_means():
+    spec = read(GOOD)
+    assert [setting.name for setting in spec.settings] == ["sct-v9-s2", "sct-v9-s3"]
+    assert spec.placements == {"pre": PLACEMENTS["pre"], "mine": Placement(block_out=True)}
+    assert (spec.models, spec.steps, spec.batch, spec.checkpoints, spec.seed) == (20, 1000, 256, 100, 0)
+    assert spec.hyperparameters["peak_learning_rate"].low == spec.hyperparameters["peak_learning_rate"].high == 1e-3
+    assert spec.hyperparameters["ema_lag"].high == 1e10
+
+
+@pytest.mark.parametrize("spec", [read(GOOD), *(take(name, scale) for name in SHELF for scale in SCALES)])
+def test_a_resolved_spec_reads_back_the_same(spec):
+    assert from_data(to_data(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("v = 9", "v = 1", "v = 1: the set needs at least 2 tokens"),
+        ("v = 9", "v = 3", r"s = 3: training lengths for v = 3 are 1\.\.2"),
+        ("v = 9", 'v = "9"', "v = '9': must be a whole number"),
+        ("train_lengths = [2, 3]", "train_lengths = [0]", r"s = 0: training lengths for v = 9 are 1\.\.8"),
+        ("train_lengths = [2, 3]", "train_lengths = [2, 2]", "a length stands there twice"),
+        ("train_lengths = [2, 3]", "train_lengths = []", "at least one training length"),
+        ("train_lengths = [2, 3]", "", "needs 'train_lengths'"),
+        ("models = 20", "models = 0", "models = 0: must be at least 1"),
+        ("steps = 1000", "steps = -5", "steps = -5: must be at least 1"),
+        ("steps = 1000", "", "'steps' is missing"),
+        ("steps = 1000", "steps = 10\nstpes = 1", "unknown key 'stpes': did you mean 'steps'"),
+        ('"pre", "mine"', '"prei"', "unknown placement 'prei': did you mean 'peri'"),
+        ("block_out", "block_ot", "unknown position in .placement.mine. 'block_ot': did you mean 'block_out'"),
+        ("block_out = true", "block_out = 1", "must be true or false"),
+        ("[placement.mine]", '[placement."a/b"]', "letters, digits"),
+        ("[placement.mine]", "[placement.pre]", "'pre' is built in"),
+        ("peak_learning_rate", "peak_lr", "unknown hyperparameter 'peak_lr'"),
+        ("= 1e-3", "= -1.0", "allowed are a number or"),
+        ("= 1e-3", "= [1, 2, 3]", "allowed are a number or"),
+        ("[task]", '[task]\nkind = "set-complemnt"', "did you mean 'set-complement'"),
+        ("[task]", "[task]\nmodel = {d = 0}", "d = 0: model sizes are at least 1"),
+        ("models = 20", 'models = 20\nengine = "natve"', "did you mean 'native'"),
+    ],
+)
+def test_bad_files(old, new, message):
+    assert old in GOOD
+    with pytest.raises(UserError, match=message) as error:
+        read(GOOD.replace(old, new))
+    assert "\n" not in str(error.value)
+
+
+def test_not_toml(tmp_path: Path):
+    path = tmp_path / "bad.toml"
+    path.write_text("name = ")
+    with pytest.raises(UserError, match="not valid TOML"):
+        read_toml(path)
+    with pytest.raises(UserError, match="No such file"):
+        read_toml(tmp_path / "nothing.toml")
+
+
+def test_differences_name_the_leaf():
+    old = to_data(read(GOOD))
+    new = to_data(read(GOOD.replace("1e-3", "2e-3").replace("steps = 1000", "steps = 2000")))
+    assert differences(old, new) == [
+        "hyperparameters.peak_learning_rate: 0.001 -> 0.002",
+        "steps: 1000 -> 2000",
+    ]
+
+
+def test_checkpoints_are_even_and_end_at_the_last_step():
+    spec = read(GOOD)
+    assert spec.checkpoint_steps() == list(range(10, 1001, 10))
+    assert replace(spec, steps=7).checkpoint_steps() == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_shards_are_groups_and_stay_whole_when_a_run_grows():
+    spec = read(GOOD)
+    ranges = {(shard.first, shard.count) for shard in spec.shards()}
+    assert ranges == {(0, 16), (16, 4)}
+    assert len(spec.shards()) == 2 * 2 * 2
+    grown = {(shard.first, shard.count) for shard in replace(spec, models=40).shards([20])}
+    assert grown == {(0, 16), (16, 4), (20, 12), (32, 8)}
+
+
+def test_names_tell_settings_apart():
+    usual = read(GOOD).settings[0]
+    wide = read(GOOD.replace("[task]", "[task]\nmodel = {d = 16, d_k = 2}")).settings[0]
+    assert usual.name == "sct-v9-s2"
+    assert wide.name == "sct-v9-s2-d16-d_k2"
+
+
+def test_the_shelf_at_paper_scale_is_the_protocol():
+    figure1, figure5 = take("fig1", "paper"), take("fig5", "paper")
+    for spec, vocabularies in ((figure1, {9}), (figure5, {16, 25})):
+        assert (spec.models, spec.steps, spec.batch, spec.checkpoints) == (1000, 1_000_000, 256, 100)
+        assert list(spec.placements) == ["pre", "post", "peri", "peri-init"]
+        assert {s.task.v for s in spec.settings} == vocabularies
+        assert {(s.train_length) for s in spec.settings} == set(range(1, 9))
+        assert all((s.model.d, s.model.d_k, s.model.d_v) == (s.task.v - 1, 1, s.task.v - 1) for s in spec.settings)
+    assert set(take("placements", "paper").placements) == set(PLACEMENTS)
