@@ -28,6 +28,6 @@ def tiny() -> Experiment:
     )
 
 
-@pytest.fixture(params=["torch"])
+@pytest.fixture(params=["torch", "native"])
 def engine(request: pytest.FixtureRequest) -> str:
     return request.param

@@ -13,8 +13,8 @@ class UserError(ValueError):
 def unknown(what: str, name: str, allowed: Iterable[str]) -> UserError:
     """An error that names the nearest allowed name.
 
-    >>> print(unknown("placement", "prei", ["pre", "peri"]))
-    unknown placement 'prei': did you mean 'peri'? (allowed: peri, pre)
+    >>> print(unknown("placement", "pery", ["pre", "peri"]))
+    unknown placement 'pery': did you mean 'peri'? (allowed: peri, pre)
     """
     names = sorted(allowed)
     near = difflib.get_close_matches(name, names, n=1)

@@ -22,7 +22,7 @@ def moved(problem, ensemble, scale=0.6):
 
 
 def batch_of(problem, step):
-    return problem.task.batch(problem.batch_key, 0, step, problem.batch, problem.train_length)
+    return problem.minibatch(0, step)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -33,7 +33,7 @@ def test_gradients_against_finite_differences(placement):
     state = moved(problem, ensemble)
     engine.load(state)
     inputs, targets = batch_of(problem, 0)
-    got = engine.gradients(inputs, targets)
+    got = engine.gradients((inputs, targets))
     for m in range(2):
         theta = {name: array[m] for name, array in part(state, "theta").items()}
         expected = reference.gradient(theta, inputs, targets, placement, ensemble.hyperparameters["rms_epsilon"][m])

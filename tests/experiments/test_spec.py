@@ -60,7 +60,7 @@ def test_a_resolved_spec_reads_back_the_same(spec):
         ("steps = 1000", "steps = -5", "steps = -5: must be at least 1"),
         ("steps = 1000", "", "'steps' is missing"),
         ("steps = 1000", "steps = 10\nstpes = 1", "unknown key 'stpes': did you mean 'steps'"),
-        ('"pre", "mine"', '"prei"', "unknown placement 'prei': did you mean 'peri'"),
+        ('"pre", "mine"', '"prei"', "unknown placement 'prei': did you mean 'pre'"),
         ("block_out", "block_ot", "unknown position in .placement.mine. 'block_ot': did you mean 'block_out'"),
         ("block_out = true", "block_out = 1", "must be true or false"),
         ("[placement.mine]", '[placement."a/b"]', "letters, digits"),

@@ -24,8 +24,10 @@ from resharpen.optim.hyperparameters import Draws
 from resharpen.tasks import SetComplement, ValidationSet
 
 Arrays = dict[str, NDArray]
-Batches = Sequence[tuple[NDArray[np.int64], NDArray[np.int64]]]
-"""Given minibatches, one a step: inputs [N, L] and targets [N, L]."""
+Batch = tuple[NDArray, ...]
+"""What a task's `batch` gives and its model's `loss` takes: inputs [N, L] and targets [N, L], for tokens."""
+Batches = Sequence[Batch]
+"""Given minibatches, one a step."""
 Weights = Literal["train", "bema"]
 
 GROUP = 16
@@ -49,6 +51,9 @@ class Problem:
     @property
     def batch_key(self) -> streams.Key:
         return streams.key(self.seed, self.setting, "batch")
+
+    def minibatch(self, group: int, step: int) -> Batch:
+        return self.task.batch(self.batch_key, group, step, self.batch, self.train_length)
 
 
 @dataclass(frozen=True)

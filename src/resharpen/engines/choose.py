@@ -7,7 +7,7 @@ from resharpen.engines.base import Engine, Ensemble, Problem
 
 def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
     if name == "native":
-        from resharpen.engines.native.engine import NativeEngine
+        from resharpen.engines.native import NativeEngine
 
         return NativeEngine(problem, ensemble)
     import torch
@@ -18,6 +18,15 @@ def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
     return TorchEngine(problem, ensemble)
 
 
-def why_not_native(problem: Problem) -> str | None:
-    """Why the native engine cannot run this problem here, or None if it can."""
-    return "not there yet"
+def why_not_native(problem: Problem) -> str:
+    """Why the native engine cannot run this problem here; empty if it can."""
+    from resharpen.engines.native import NoCompiler, supports
+    from resharpen.engines.native.build import find_compiler
+
+    if reason := supports(problem):
+        return reason
+    try:
+        find_compiler()
+    except NoCompiler as error:
+        return str(error)
+    return ""

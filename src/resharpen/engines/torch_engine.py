@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
-from resharpen.engines.base import Arrays, Batches, Ensemble, Problem, initial_state
+from resharpen.engines.base import Arrays, Batch, Batches, Ensemble, Problem, initial_state
 from resharpen.optim.adamw import adamw_step, clip_factor, gradient_norm, has_decay
 from resharpen.optim.schedule import StepTable, step_table
 from resharpen.tasks import ValidationSet
@@ -45,31 +44,16 @@ class TorchEngine:
         problem, first = self.problem, int(self._state["step"])
         table = step_table(self.ensemble.hyperparameters, problem.steps, first, n)
         for i in range(n):
-            inputs_NxL, targets_NxL = (
-                problem.task.batch(
-                    problem.batch_key, self.ensemble.group, first + i, problem.batch, problem.train_length
-                )
-                if batches is None
-                else batches[i]
-            )
-            gradients = self.gradients(inputs_NxL, targets_NxL)
-            self._update(gradients, i, table)
+            batch = problem.minibatch(self.ensemble.group, first + i) if batches is None else batches[i]
+            self._update(self.gradients(batch), i, table)
             self._state["step"] += 1
 
-    def loss(self, theta: dict[str, Tensor], inputs_NxL: NDArray, targets_NxL: NDArray) -> Tensor:
-        """Mean negative log likelihood of the targets over all prefixes, for each model, [M]."""
-        logits_MxNxLxV = self._logits(theta, inputs_NxL)
-        nll = functional.cross_entropy(
-            logits_MxNxLxV.flatten(0, 2),
-            torch.as_tensor(targets_NxL, device=self._device).expand(logits_MxNxLxV.shape[:-1]).flatten(),
-            reduction="none",
-        )
-        return nll.view(len(logits_MxNxLxV), -1).mean(1)
-
-    def gradients(self, inputs_NxL: NDArray, targets_NxL: NDArray) -> dict[str, Tensor]:
+    def gradients(self, batch: Batch) -> dict[str, Tensor]:
+        """The gradient of each model's own loss."""
         theta = {name: self._state[f"theta.{name}"].detach().requires_grad_() for name in self._names}
         # The models share no parameter, so the gradient of the sum of losses is each model's own.
-        loss = self.loss(theta, inputs_NxL, targets_NxL).sum()
+        model, placement = self.problem.model, self.problem.placement
+        loss = model.loss(theta, self._tensors(batch), placement, self._hyper["rms_epsilon"]).sum()
         return dict(zip(theta, torch.autograd.grad(loss, list(theta.values())), strict=True))
 
     @torch.no_grad()
@@ -119,21 +103,17 @@ class TorchEngine:
     @torch.no_grad()
     def evaluate(self, weights: Arrays, validation: ValidationSet) -> NDArray[np.float32]:
         theta = {name: self._tensor(array) for name, array in weights.items()}
-        inputs, scored = validation.inputs_NxL, validation.scored_NxL
-        n_models = len(self.ensemble.draw_M)
-        rows = max(1, EVALUATED_AT_ONCE // (n_models * inputs.shape[1] * self.problem.task.vocabulary))
-        pieces = []
-        for start in range(0, len(inputs), rows):
-            these = slice(start, start + rows)
-            mask = torch.as_tensor(scored[these], device=self._device)
-            p_MxPxV = self._logits(theta, inputs[these])[:, mask].softmax(-1)
-            p_star_PxV = self._tensor(self.problem.task.p_star(inputs[these])[scored[these]])
-            pieces.append(0.5 * (p_MxPxV - p_star_PxV).abs().sum(-1))
+        model, task, placement = self.problem.model, self.problem.task, self.problem.placement
+        numbers_per_position = len(self.ensemble.draw_M) * task.vocabulary
+        pieces = [
+            model.scores(theta, self._tensors(task.examples(piece)), placement, self._hyper["rms_epsilon"])
+            for piece in validation.pieces(EVALUATED_AT_ONCE // numbers_per_position)
+        ]
         return torch.cat(pieces, dim=1).float().cpu().numpy()
 
-    def _logits(self, theta: dict[str, Tensor], inputs_NxL: NDArray) -> Tensor:
-        tokens_NxL = torch.as_tensor(inputs_NxL, device=self._device)
-        return self.problem.model.logits(theta, tokens_NxL, self.problem.placement, self._hyper["rms_epsilon"])
+    def _tensors(self, arrays: Batch) -> list[Tensor]:
+        """Tokens and masks as they are, numbers in the engine's precision."""
+        return [self._tensor(x) if x.dtype.kind == "f" else torch.tensor(x, device=self._device) for x in arrays]
 
     def _tensor(self, array: NDArray) -> Tensor:
         return torch.tensor(array, dtype=self._dtype, device=self._device)

@@ -10,7 +10,7 @@ Shapes: M models, N sequences, L positions, D width, V tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -61,6 +61,26 @@ class Minimal:
         x_MxNxLxD = norms("embedding_out", embedding(theta["E"], tokens_NxL))
         x_MxNxLxD = norms.residual_block(x_MxNxLxD, attention)
         return linear(norms("unembedding_in", x_MxNxLxD), theta["U"])
+
+    def loss(
+        self, theta: Mapping[str, Tensor], batch: Sequence[Tensor], placement: Placement, epsilon_M: Tensor
+    ) -> Tensor:
+        """Mean negative log likelihood of the targets over all prefixes, for each model, [M]."""
+        from torch.nn import functional
+
+        inputs_NxL, targets_NxL = batch
+        logits_MxNxLxV = self.logits(theta, inputs_NxL, placement, epsilon_M)
+        targets_MxNxL = targets_NxL.expand(logits_MxNxLxV.shape[:-1])
+        nll = functional.cross_entropy(logits_MxNxLxV.flatten(0, 2), targets_MxNxL.flatten(), reduction="none")
+        return nll.view(len(logits_MxNxLxV), -1).mean(1)
+
+    def scores(
+        self, theta: Mapping[str, Tensor], examples: Sequence[Tensor], placement: Placement, epsilon_M: Tensor
+    ) -> Tensor:
+        """TVD of every scored prefix against its p*, [M, P]."""
+        inputs_NxL, scored_NxL, p_star_PxV = examples
+        p_MxPxV = self.logits(theta, inputs_NxL, placement, epsilon_M)[:, scored_NxL].softmax(-1)
+        return 0.5 * (p_MxPxV - p_star_PxV).abs().sum(-1)
 
 
 def embedding(E_MxVxD: Tensor, tokens_NxL: Tensor) -> Tensor:

@@ -88,6 +88,11 @@ class SetComplement:
         words = streams.words(key, SAMPLED_SEQUENCES * self.longest).reshape(SAMPLED_SEQUENCES, self.longest)
         return ValidationSet(self.sample(words), np.ones((SAMPLED_SEQUENCES, self.longest), dtype=bool))
 
+    def examples(self, validation: ValidationSet) -> tuple[NDArray, ...]:
+        """What a model's `scores` takes: inputs [N, L], which prefixes are scored [N, L], p* of those [P, V]."""
+        inputs, scored = validation.inputs_NxL, validation.scored_NxL
+        return inputs, scored, self.p_star(inputs)[scored]
+
     def _every_state(self) -> ValidationSet:
         """Each (last token, set) once: without positions the order of the earlier tokens cannot matter."""
         states = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,3 +23,9 @@ class ValidationSet:
     def length_P(self) -> NDArray[np.int64]:
         """The number of input tokens of each scored prefix."""
         return np.nonzero(self.scored_NxL)[1] + 1
+
+    def pieces(self, positions: int) -> Iterator[ValidationSet]:
+        """The same prefixes in order, in sets of about so many positions: for bounded memory."""
+        rows = max(1, positions // self.inputs_NxL.shape[1])
+        for start in range(0, len(self.inputs_NxL), rows):
+            yield ValidationSet(self.inputs_NxL[start : start + rows], self.scored_NxL[start : start + rows])

@@ -49,11 +49,12 @@ def _panel(axes: Axes, rows: pl.DataFrame, v: int, placement: str, vocabularies:
     axes.axhline(0.5, color="grey", linewidth=0.8, linestyle=":", zorder=0)
     if lengths:
         axes.text(max(lengths) + 0.5, 0.505, "uniform guess", ha="right", va="bottom", fontsize=6.5, color="grey")
-    axes.set(ylim=(-0.01, 0.62), xlim=(min(lengths) - 0.6, max(lengths) + 0.6), xticks=lengths)
+    axes.set(ylim=(-0.01, 0.55), xlim=(min(lengths) - 0.6, max(lengths) + 0.6), xticks=lengths)
     axes.grid(axis="y", linewidth=0.4, alpha=0.5)
     axes.spines[["top", "right"]].set_visible(False)
     name = f"{placement}, v = {v}" if vocabularies > 1 else placement
-    axes.set_title(f"{name}\n{_counts(rows)}", fontsize=9)
+    axes.set_title(name, fontsize=10, fontweight="bold", pad=16)
+    axes.text(0.5, 1.02, _counts(rows), transform=axes.transAxes, ha="center", va="bottom", fontsize=7.5)
 
 
 def _counts(rows: pl.DataFrame) -> str:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette: told apart by the colour-blind, and by lightness in grey print.
 COLOURS = {"train": "#0072B2", "bema": "#E69F00"}
+DARK = {"train": "#00395B", "bema": "#7A5000"}
 LABELS = {"train": "training weights (left)", "bema": "BEMA (right)"}
 _WIDTH = 0.86
 
@@ -26,7 +27,7 @@ def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str
     body.set(facecolor=colour, alpha=0.45, linewidth=0)
     # Dots are spread by rank, not at random: the same run gives the same picture.
     spread = 0.06 + 0.24 * np.modf(np.arange(len(values)) * 0.618034)[0]
-    axes.plot(x + direction * spread, values, ".", color=colour, markersize=1.8, alpha=0.7, markeredgewidth=0)
+    axes.plot(x + direction * spread, values, ".", color=DARK[weights], markersize=2.4, alpha=0.8, markeredgewidth=0)
     for quantile, width in ((0.5, 0.40), (0.1, 0.22)):
         at = np.quantile(values, quantile)
         axes.plot([x, x + direction * width], [at, at], color="black", linewidth=0.9, solid_capstyle="butt")

@@ -1,0 +1,34 @@
+"""Build a spec, run it, look at the results, take a model out.
+
+python examples/api.py
+"""
+
+from dataclasses import replace
+
+import polars as pl
+
+import resharpen as rs
+
+task = rs.SetComplement(6)
+spec = rs.Experiment(
+    name="api",
+    settings=(rs.Setting(task, 3, rs.Minimal(vocabulary=6, d=5, d_k=1, d_v=5)),),
+    placements={"pre": rs.PLACEMENTS["pre"], "mine": rs.Placement(block_out=True, unembedding_in=True)},
+    models=16,
+    steps=2_000,
+    checkpoints=10,
+)
+
+if __name__ == "__main__":  # workers are spawned processes: they import this file
+    run = rs.run(spec, "runs/api", workers=2)
+
+    table = rs.scores(run)  # a polars DataFrame: one row a model and kind of weights
+    print(table.group_by("placement", "weights").agg(pl.col("tvd").quantile(0.1).alias("best TVD")))
+
+    best = table.filter(placement="mine").sort("tvd").row(0, named=True)
+    model = rs.load_model(run, best["model"], weights=best["weights"])
+    print(best["model"], model([[0, 3], [1, 2, 4, 5]]).round(3))  # next-token probabilities
+    print(model.module())  # the same as a torch.nn.Module
+
+    run = rs.run(replace(spec, models=32), "runs/api", workers=2)  # trains only the new draws
+    rs.draw(run).savefig("runs/api/figure.png")

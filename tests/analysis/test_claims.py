@@ -1,0 +1,81 @@
+"""Claims on made-up scores whose verdict is known, and on a real run."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from resharpen.analysis.claims import SetComplementClaims, claims
+from resharpen.analysis.scores import scores, tidy_results
+from resharpen.experiments.runner import run
+
+PLACEMENTS = ("pre", "post", "peri", "peri-init")
+
+
+def made_up(level, bema=-0.005, groups=6, v=9):
+    """Scores of `groups` groups: TVD around level(placement, s), BEMA moved by `bema`."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for placement in PLACEMENTS:
+        for s in range(1, 9):
+            for draw in range(16 * groups):
+                tvd = level(placement, s) * rng.uniform(0.8, 1.2)
+                for weights, shift in (("train", 0.0), ("bema", bema)):
+                    new = s < v - 1
+                    rows.append((placement, s, draw, weights, tvd + shift, tvd + shift if new else None, new))
+    columns = ["placement", "s", "draw", "weights", "tvd", "tvd_new", "has_new"]
+    return SetComplementClaims(v, pl.DataFrame(rows, schema=columns, orient="row"))
+
+
+def as_the_paper_says(placement, s):
+    return {"pre": 0.3, "peri": 0.1 if s == 1 else 0.01}.get(placement, 0.4 if s < 3 else 0.01)
+
+
+def test_what_the_paper_saw_holds():
+    found = made_up(as_the_paper_says).all()
+    assert [claim.number for claim in found] == [1, 2, 3]
+    assert [claim.verdict for claim in found] == ["holds"] * 3
+    # post, peri and peri-init and pre from s = 3 to 7: at v = 9 nothing is longer than s = 8
+    assert len(found[0].findings) == 4 * 5
+
+
+def test_one_placement_that_fails_fails_the_claim():
+    found = made_up(lambda p, s: 0.2 if p == "post" else as_the_paper_says(p, s)).all()
+    assert found[0].verdict == "does not hold"
+    assert found[1].verdict == "holds"
+
+
+def test_pre_that_generalises_contradicts_the_claim():
+    assert made_up(lambda p, s: 0.01).all()[0].verdict == "does not hold"
+
+
+def test_two_groups_are_too_few():
+    assert {claim.verdict for claim in made_up(as_the_paper_says, groups=2).all()} == {"undecided at this scale"}
+
+
+def test_bema_that_hurts():
+    assert made_up(as_the_paper_says, bema=+0.02).all()[2].verdict == "does not hold"
+
+
+def test_lost_models_rank_worst():
+    claims_with_losses = made_up(as_the_paper_says)
+    lost = claims_with_losses.rows.with_columns(
+        tvd_new=pl.when((pl.col("placement") == "post") & (pl.col("draw") % 16 != 0)).then(None).otherwise("tvd_new")
+    )
+    assert SetComplementClaims(9, lost).all()[0].verdict == "does not hold"
+
+
+def test_scores_of_a_run(tiny, tmp_path):
+    store = run(tiny, tmp_path / "r", workers=1)
+    table = scores(store)
+    lengths = store.table("lengths").filter(selection="best", weights="train", model="sct-v4-s2/peri/3")
+    row = table.filter(model="sct-v4-s2/peri/3", weights="train").row(0, named=True)
+    assert row["tvd"] == pytest.approx(lengths["value"].mean())
+    assert row["tvd_new"] == lengths.filter(length=3)["value"][0]
+    assert {claim.number for claim in claims(store)} == {1, 2, 3}
+
+
+def test_tidy_results_hold_every_hyperparameter(tiny, tmp_path):
+    store = run(tiny, tmp_path / "r", workers=1)
+    tidy = tidy_results(store)
+    assert tidy.height == store.table("lengths").height
+    assert set(tiny.hyperparameters) <= set(tidy.columns)

@@ -1,0 +1,218 @@
+"""The command line as a user meets it."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from resharpen.cli import main
+from resharpen.experiments.runner import load
+
+TINY = """
+models = 16
+steps = 12
+batch = 8
+checkpoints = 3
+placements = ["pre", "mine"]
+engine = "torch"
+
+[task]
+v = 4
+train_lengths = [1, 2]
+
+[placement.mine]
+block_out = true
+
+[hyperparameters]
+peak_learning_rate = 1e-3
+"""
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+def fails(capsys, *args: str) -> str:
+    """The one line on standard error of a command that must exit with 2."""
+    with pytest.raises(SystemExit) as exit_:
+        main(list(args))
+    assert exit_.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("resharpen: ")
+    return error
+
+
+def test_a_user_s_own_spec_from_file_to_figure(toml, tmp_path, capsys):
+    out = tmp_path / "run"
+    main(["run", str(toml), "--out", str(out), "--workers", "1"])
+    said = capsys.readouterr().out
+    assert "4 of 4 shards to train" in said
+    for name in ("figure.png", "figure.svg", "run.json", "README.md"):
+        assert (out / name).stat().st_size > 0
+    store = load(out)
+    assert set(store.table("models")["placement"]) == {"pre", "mine"}
+    assert set(store.table("models")["peak_learning_rate"]) == {1e-3}
+
+    main(["run", str(toml), "--out", str(out), "--workers", "1"])
+    assert "all 4 shards are finished" in capsys.readouterr().out
+    main(["run", str(out), "--models", "20", "--workers", "1"])  # a run directory is a target too, and grows
+    assert "4 of 8 shards to train, 4 done" in capsys.readouterr().out
+    assert load(out).table("models").height == 2 * 2 * 20
+
+    main(["status", str(out)])
+    assert "8 of 8 finished" in capsys.readouterr().out
+    main(["claims", str(out)])
+    assert "undecided at this scale" in capsys.readouterr().out
+    main(["results", str(out)])
+    assert "sct-v4-s2" in capsys.readouterr().out
+    main(["figure", str(out), "--selection", "last", "--out", str(tmp_path / "pictures")])
+    assert (tmp_path / "pictures" / "figure-last.svg").exists()
+
+
+def test_results_are_tidy(toml, tmp_path, capsys):
+    out = tmp_path / "run"
+    main(["run", str(toml), "--out", str(out), "--workers", "1"])
+    capsys.readouterr()
+    main(["results", str(out), "--csv"])
+    csv = pl.read_csv(capsys.readouterr().out.encode())
+    main(["results", str(out), "--parquet", str(tmp_path / "all.parquet")])
+    parquet = pl.read_parquet(tmp_path / "all.parquet")
+    assert csv.height == parquet.height == 2 * 2 * 16 * 2 * 3 * 3
+    assert {"model", "weights", "selection", "length", "value", "ema_lag", "rms_epsilon"} <= set(csv.columns)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["run", "fig9"], "unknown figure 'fig9': did you mean"),
+        (["run", "fig1", "--norms", "pre,perri"], "unknown placement 'perri': did you mean 'peri'"),
+        (["run", "fig1", "--models", "0"], "models = 0: must be at least 1"),
+        (["run", "fig1", "--models", "-3"], "models = -3: must be at least 1"),
+        (["run", "fig1", "--steps", "0"], "steps = 0: must be at least 1"),
+        (["run", "fig1", "--workers", "0"], "workers = 0: must be at least 1"),
+        (["run", "fig1", "--seed", "-1"], "seed = -1: must not be negative"),
+        (["run", "nowhere.toml"], "No such file"),
+        (["run", "nowhere.toml", "--scale", "smoke"], "--scale goes with a figure's name"),
+        (["status", "nowhere"], "is not a run directory"),
+        (["figure", "nowhere"], "is not a run directory"),
+        (["results", "nowhere"], "is not a run directory"),
+        (["claims", "nowhere"], "is not a run directory"),
+    ],
+)
+def test_bad_input_is_one_line(args, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in fails(capsys, *args)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("v = 4", "v = 1", "v = 1: the set needs at least 2 tokens"),
+        ("[1, 2]", "[4]", "s = 4: training lengths for v = 4 are 1..3"),
+        ("block_out", "blok_out", "did you mean 'block_out'"),
+        ("steps", "stepps", "did you mean 'steps'"),
+    ],
+)
+def test_a_bad_file_is_one_line(toml, tmp_path, capsys, old, new, message):
+    toml.write_text(TINY.replace(old, new))
+    error = fails(capsys, "run", str(toml), "--out", str(tmp_path / "run"))
+    assert message in error
+    assert str(toml) in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_specs_and_foreign_directories_are_refused(toml, tmp_path, capsys):
+    out = tmp_path / "run"
+    main(["run", str(toml), "--out", str(out), "--workers", "1"])
+    capsys.readouterr()
+    assert "steps: 12 -> 13" in fails(capsys, "run", str(toml), "--out", str(out), "--steps", "13")
+    foreign = tmp_path / "thesis"
+    foreign.mkdir()
+    (foreign / "chapter1.tex").write_text("...")
+    assert "not empty and is not a run" in fails(capsys, "run", str(toml), "--out", str(foreign))
+
+
+def test_a_damaged_file_is_named_then_mended(toml, tmp_path, capsys):
+    out = tmp_path / "run"
+    main(["run", str(toml), "--out", str(out), "--workers", "1"])
+    victim = sorted(out.rglob("lengths.parquet"))[2]
+    victim.write_bytes(b"not parquet")
+    capsys.readouterr()
+    for command in ("figure", "results", "claims", "status"):
+        assert str(victim) in fails(capsys, command, str(out))
+    main(["run", str(out), "--workers", "1"])
+    said = capsys.readouterr().out.replace("\n", "")
+    assert victim.name in said
+    assert "1 of 4 shards to train" in said
+    main(["results", str(out)])
+
+
+def test_a_dry_run_writes_nothing(toml, tmp_path, capsys):
+    main(["run", str(toml), "--out", str(tmp_path / "run"), "--dry-run"])
+    said = capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+    assert re.search(r"shards +4", said)
+    assert "64 models x 12 steps" in said
+    assert "hours" in said
+    assert "MiB" in said
+
+
+def test_ctrl_c_leaves_a_run_that_resumes(toml, tmp_path, capsys):
+    out = tmp_path / "run"
+    toml.write_text(TINY.replace("steps = 12", "steps = 20000").replace("checkpoints = 3", "checkpoints = 2000"))
+    command = [sys.executable, "-m", "resharpen.cli", "run", str(toml), "--out", str(out), "--workers", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
+    assert process.stdout is not None
+    for line in process.stdout:  # the first checkpoint shows that work is under way
+        if " step " in line:
+            break
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"Continue with: resharpen run {out}" in said.replace("\n", " ")
+    assert list(out.rglob("state.safetensors"))
+    main(["status", str(out)])
+    assert "under way" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("args", [["--help"], ["run", "--help"], ["run", "fig9"]])
+def test_help_and_bad_arguments_answer_at_once(args):
+    """Without torch, polars or matplotlib; the time itself is checked loosely, machines differ."""
+    code = (
+        "import sys; sys.argv[0] = 'resharpen'\n"
+        "from resharpen.cli import main\n"
+        "try:\n    main(sys.argv[1:])\n"
+        "finally:\n    assert not {'torch', 'polars', 'matplotlib', 'scipy'} & set(sys.modules), 'slow imports'\n"
+    )
+    started = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True)
+    assert "slow imports" not in done.stderr
+    assert done.returncode == (0 if "--help" in args else 2)
+    assert time.perf_counter() - started < 3
+
+
+def test_every_command_has_an_example(capsys):
+    for command in ("list", "run", "status", "figure", "results", "claims", "doctor"):
+        with pytest.raises(SystemExit) as exit_:
+            main([command, "--help"])
+        assert exit_.value.code == 0
+        said = capsys.readouterr().out
+        assert "Example" in said
+        assert said.count(f"resharpen {command}") >= 2  # the usage line and an example
+
+
+def test_doctor(capsys):
+    main(["doctor"])
+    said = capsys.readouterr().out
+    assert "torch" in said
+    assert "compiler" in said

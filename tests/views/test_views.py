@@ -1,0 +1,136 @@
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from resharpen.analysis.claims import claims
+from resharpen.analysis.scores import scores
+from resharpen.experiments.runner import run
+from resharpen.experiments.training import Progress
+from resharpen.optim.hyperparameters import narrowed
+from resharpen.views.progress import LiveProgress, Meter, PlainProgress
+from resharpen.views.set_complement import draw
+from resharpen.views.tables import print_claims, print_scores, print_status
+from resharpen.views.violins import split_violin
+
+
+def texts(figure: Figure) -> str:
+    from matplotlib.text import Text
+
+    return "\n".join(text.get_text() for text in figure.findobj(Text))
+
+
+def test_figure_shows_models_and_counts(tiny, tmp_path):
+    store = run(tiny, tmp_path / "r", workers=1)
+    figure = draw(store)
+    assert len(figure.axes) == 2
+    words = texts(figure)
+    for expected in ("pre", "peri", "training length s (tokens)", "mean TVD", "16 models a violin, 0 of 32 diverged"):
+        assert expected in words
+    dots = [line for line in figure.axes[0].lines if line.get_marker() == "."]
+    assert sum(len(line.get_xdata()) for line in dots) == 2 * 2 * 16  # s, weights, models
+    pre_bema_s2 = scores(store).filter(placement="pre", s=2, weights="bema")["tvd"]
+    assert any(np.array_equal(line.get_ydata(), pre_bema_s2) for line in dots)
+
+
+def test_figure_counts_the_diverged(tiny, tmp_path):
+    rows = {**tiny.hyperparameters, "peak_learning_rate": narrowed("peak_learning_rate", 1e30)}
+    rows["warmup_steps"] = narrowed("warmup_steps", 0)
+    store = run(replace(tiny, hyperparameters=rows, models=2), tmp_path / "r", workers=1)
+    assert "4 of 4 diverged, 4 not shown" in texts(draw(store))
+
+
+def test_figure_of_an_unfinished_run_says_so(tiny, tmp_path):
+    ended = set()
+
+    def watch(progress):
+        if progress.step == progress.steps:
+            ended.add(progress.shard)
+
+    store = run(tiny, tmp_path / "r", workers=1, on_progress=watch, should_stop=lambda: len(ended) == 3)
+    assert 0 < len(store.done()) < 4
+    assert "of 64 models so far" in texts(draw(store))
+
+
+def test_violin_of_one_value_and_of_none():
+    axes = Figure().subplots()
+    split_violin(axes, 1, np.array([0.25]), "train")
+    split_violin(axes, 1, np.array([]), "bema")
+    assert [line.get_ydata()[0] for line in axes.lines] == [0.25] * 3
+
+
+def test_tables(tiny, tmp_path):
+    store = run(tiny, tmp_path / "r", workers=1)
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        print_claims(claims(store), console)
+        print_scores(scores(store), console)
+        print_status(store, console)
+    text = console.export_text()
+    for expected in ("undecided at this scale", "sct-v4-s2", "4 of 4 finished", "resharpen figure"):
+        assert expected in text
+
+
+def progress(shard, step, setting="a", placement="peri", best=math.nan):
+    return Progress(shard, setting, placement, 16, step, 100, best, 0, checkpoint=True)
+
+
+def plan_of(*settings):
+    shard = [SimpleNamespace(count=16, setting=SimpleNamespace(name=name)) for name in settings]
+    store = SimpleNamespace(experiment=SimpleNamespace(steps=100, engine="torch"), shards=lambda: shard, directory="r")
+    return SimpleNamespace(run=store, todo=shard, damaged=[])
+
+
+def test_meter_weighs_settings_by_their_own_pace():
+    """Setting a takes 1 s, setting b 9 s, one worker: after a, nine seconds are left."""
+    now = [0.0]
+    meter = Meter(clock=lambda: now[0])
+    meter.start(plan_of("a", "b"))
+    meter.update(progress("a", 0))
+    now[0] = 1.0
+    meter.update(progress("a", 100, best=0.2))
+    assert meter.fraction == 0.5
+    assert meter.models_done == 16
+    assert meter.steps_per_second == 1600
+    meter.update(progress("b", 0, setting="b"))
+    now[0] = 2.0
+    meter.update(progress("b", 10, setting="b", best=0.1))
+    assert meter.seconds_left() == 9 * (2.0 / 2.0)
+    assert meter.best == {"peri": 0.1}
+
+
+def test_meter_does_not_count_what_an_earlier_call_did():
+    now = [0.0]
+    meter = Meter(clock=lambda: now[0])
+    meter.start(plan_of("a"))
+    meter.update(progress("a", 60))
+    now[0] = 4.0
+    meter.update(progress("a", 80))
+    assert meter.fraction == 0.5
+    assert meter.seconds_left() == 4.0
+
+
+def test_plain_progress_writes_at_most_a_line_a_second():
+    now = [0.0]
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        plain = PlainProgress(console, clock=lambda: now[0])
+        plain.plan(plan_of("a"))
+        for step in range(0, 101, 10):
+            now[0] += 0.25
+            plain.update(progress("a", step, best=0.3))
+    lines = [line for line in console.export_text().splitlines() if "step" in line and "best" in line]
+    assert 2 <= len(lines) <= 4
+
+
+def test_live_progress_draws():
+    console = Console(width=100, force_terminal=True, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file, LiveProgress(console) as live:
+        live.plan(plan_of("a"))
+        live.update(progress("a", 0))
+        live.update(progress("a", 50, best=0.123))
+        live._live.refresh()
+    assert "0.123" in console.export_text()
