@@ -207,7 +207,7 @@ def test_every_command_has_an_example(capsys):
             main([command, "--help"])
         assert exit_.value.code == 0
         said = capsys.readouterr().out
-        assert "Example" in said
+        assert "For example" in said
         assert said.count(f"resharpen {command}") >= 2  # the usage line and an example
 
 

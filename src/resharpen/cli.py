@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
-from tyro.conf import Positional, subcommand
+from tyro.conf import Positional, arg, subcommand
 
 from resharpen.errors import UserError
 
@@ -21,14 +21,25 @@ if TYPE_CHECKING:
     from resharpen.experiments.spec import Experiment
     from resharpen.experiments.store import Run
 
-Scale = Literal["smoke", "laptop", "paper"]
+# Without these the help would show "{None}|INT" and "(default: None)".
+Number = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
+Text = Annotated[str | None, arg(metavar="A,B,...", help_behavior_hint="")]
+Directory = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
+File = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
+RunDirectory = Annotated[Positional[Path], arg(metavar="RUN", help_behavior_hint="")]
+Scale = Annotated[
+    Literal["smoke", "laptop", "paper"] | None, arg(metavar="{smoke,laptop,paper}", help_behavior_hint="")
+]
+EngineName = Annotated[
+    Literal["auto", "torch", "native"] | None, arg(metavar="{auto,torch,native}", help_behavior_hint="")
+]
 
 
 @dataclass(frozen=True)
 class ListFigures:
     """Show the figures that can be made, and how long each takes on this machine.
 
-    Example: resharpen list
+    For example: resharpen list
     """
 
     def __call__(self, console: Console) -> None:
@@ -41,30 +52,30 @@ class ListFigures:
 class RunFigure:
     """Train the models of a figure, of a TOML file, or what is left of an existing run; then draw.
 
-    Examples:
+    For example:
         resharpen run fig1 --scale smoke
         resharpen run fig1 --models 192 --norms pre,peri --out runs/more
         resharpen run examples/my_norm.toml
         resharpen run runs/fig1-laptop          (continues)
     """
 
-    target: Positional[str]
+    target: Annotated[Positional[str], arg(metavar="TARGET", help_behavior_hint="")]
     """A figure of `resharpen list`, a TOML file, or a run directory."""
-    scale: Scale | None = None
-    """How many models and steps: under a minute, about five minutes, or the full protocol. Default: laptop."""
-    out: Path | None = None
+    scale: Scale = None
+    """How many models and steps: under a minute, minutes, or the full protocol; see `list`. Default: laptop."""
+    out: Directory = None
     """The run directory. Default: runs/NAME."""
-    models: int | None = None
+    models: Number = None
     """Models per setting and placement. More than before extends a run."""
-    steps: int | None = None
+    steps: Number = None
     """Training steps of each model."""
-    norms: str | None = None
+    norms: Text = None
     """Placements, separated by commas."""
-    seed: int | None = None
+    seed: Number = None
     """Seed of all random streams."""
-    workers: int | None = None
+    workers: Number = None
     """Processes. Default: one a core."""
-    engine: Literal["auto", "torch", "native"] | None = None
+    engine: EngineName = None
     """auto takes native where it can run."""
     dry_run: bool = False
     """Say what would be done, how long it would take and how much disk it needs; train nothing."""
@@ -108,10 +119,10 @@ class RunFigure:
 class Status:
     """Show how far a run is and what continues it.
 
-    Example: resharpen status runs/fig1-laptop
+    For example: resharpen status runs/fig1-laptop
     """
 
-    run: Positional[Path]
+    run: RunDirectory
     """The run directory."""
 
     def __call__(self, console: Console) -> None:
@@ -124,16 +135,16 @@ class Status:
 class DrawFigure:
     """Draw the figure of a run, as far as it is, as PNG and SVG.
 
-    Examples:
+    For example:
         resharpen figure runs/fig1-laptop
         resharpen figure runs/fig1-laptop --selection best-trained --out other
     """
 
-    run: Positional[Path]
+    run: RunDirectory
     """The run directory."""
     selection: Literal["best", "best-trained", "last"] = "best"
     """Which checkpoint: the best over all lengths, the best judged on trained lengths only, the last."""
-    out: Path | None = None
+    out: Directory = None
     """Where the pictures go. Default: the run directory."""
 
     def __call__(self, console: Console) -> None:
@@ -144,17 +155,17 @@ class DrawFigure:
 class Results:
     """Summarise a run, or export every measured value with every hyperparameter, one value a row.
 
-    Examples:
+    For example:
         resharpen results runs/fig1-laptop
         resharpen results runs/fig1-laptop --csv > results.csv
         resharpen results runs/fig1-laptop --parquet results.parquet
     """
 
-    run: Positional[Path]
+    run: RunDirectory
     """The run directory."""
     csv: bool = False
     """Write CSV to standard output."""
-    parquet: Path | None = None
+    parquet: File = None
     """Write a Parquet file."""
 
     def __call__(self, console: Console) -> None:
@@ -178,10 +189,10 @@ class Results:
 class Claims:
     """Test the claims of the paper on a run: estimates, intervals, verdicts.
 
-    Example: resharpen claims runs/fig1-laptop
+    For example: resharpen claims runs/fig1-laptop
     """
 
-    run: Positional[Path]
+    run: RunDirectory
     """The run directory."""
 
     def __call__(self, console: Console) -> None:
@@ -195,7 +206,7 @@ class Claims:
 class Doctor:
     """Say what this machine has and what is missing.
 
-    Example: resharpen doctor
+    For example: resharpen doctor
     """
 
     def __call__(self, console: Console) -> None:

@@ -10,7 +10,14 @@ import torch
 from matplotlib.figure import Figure
 
 from resharpen.analysis import circuits
-from resharpen.analysis.theory import hard_coded_weights, model_precision, plain_gap, resharpened_gap, simplex_weights
+from resharpen.analysis.theory import (
+    fit_normal_form,
+    hard_coded_weights,
+    model_precision,
+    plain_gap,
+    resharpened_gap,
+    simplex_weights,
+)
 from resharpen.analysis.theory.examples import hard_coded_tvd, smallest_model, with_gains
 from resharpen.models import PLACEMENTS, Minimal, Placement
 from resharpen.tasks import SetComplement
@@ -58,6 +65,8 @@ def test_logits_are_made_of_B_and_D(name: str) -> None:
     B, D = circuit.matrices()
     rebuilt = found.scale_B_MxP[..., None] * B[:, last] + found.scale_D_MxP[..., None] * (found.attention_MxPxV @ D)
     np.testing.assert_allclose(found.logits_MxPxV, rebuilt, atol=1e-11)
+    attended = found.scale_D_MxP[..., None] * (found.attention_MxPxV @ D)
+    np.testing.assert_allclose(found.read_MxPxD @ circuit.U_MxDxV, attended, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", ["pre", "peri", "post"])
@@ -105,6 +114,21 @@ def test_the_simplex_model_shows_dispersion_and_its_cure(kappa: float) -> None:
     np.testing.assert_allclose(none["gap_plain"][0], plain_gap(v, s, kappa))
     np.testing.assert_allclose(out["gap_resharpened"][0], resharpened_gap(v, s, kappa))
     np.testing.assert_allclose(out["gap_mean"][0, 1:], out["gap_resharpened"][0, 1:])
+
+
+def test_scaled_residual_weighs_the_matrices_as_the_logits_do() -> None:
+    """Behind a norm, tiny values give a tiny D: what B is then decides the plain residual, not what the model does."""
+    v, rng = 5, np.random.default_rng(0)
+    weights = with_gains(simplex_weights(v), smallest_model(v).gains(PLACEMENTS["out"]))
+    weights["W_V"] = 1e-4 * weights["W_V"]
+    weights["E"] = weights["E"] + 1e-2 * rng.normal(size=weights["E"].shape)
+    table = circuits.circuit_table(weights, PLACEMENTS["out"], np.zeros(1), SetComplement(v))
+    r_B, r_D = 1, table["scale_D"].mean()
+    expected = fit_normal_form(r_B * table["B"], r_D * table["D"]).residual
+    np.testing.assert_allclose(table["scaled_residual"], expected)
+    weights["U"] = weights["U"] + 0.5 * rng.normal(size=weights["U"].shape)
+    wrong = circuits.circuit_table(weights, PLACEMENTS["out"], np.zeros(1), SetComplement(v))
+    assert wrong["scaled_residual"][0] > 0.1 > table["scaled_residual"][0]
 
 
 def test_attention_that_is_not_constant() -> None:
@@ -190,7 +214,8 @@ def test_picture_of_a_run_counts_the_diverged(tables: dict[str, circuits.Table])
     assert "3 diverged" in caption
     assert {"weight decay", "share of models"} <= set(labels(figure))
     shares = [bar.get_height() for bar in figure.axes[1].patches]
-    assert shares == [float(tables[name]["in_form"].sum() / 5) for name in tables]
+    keys = ("residual", "scaled_residual")
+    assert shares == [float((tables[name][key] < 0.1).sum() / 5) for name in tables for key in keys]
 
 
 def solving_table(kappa: float, placement: str, models: int = 4) -> circuits.Table:

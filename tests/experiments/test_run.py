@@ -19,11 +19,13 @@ from resharpen.engines.base import part
 from resharpen.errors import UserError
 from resharpen.experiments import training
 from resharpen.experiments.files import read_arrays
-from resharpen.experiments.runner import run
+from resharpen.experiments.runner import run, with_engine
+from resharpen.experiments.spec import Setting, smallest_model
 from resharpen.experiments.store import TABLES, Run
 from resharpen.experiments.stored import load_model
 from resharpen.experiments.toml import to_data
 from resharpen.experiments.training import Trainer
+from resharpen.tasks import SetComplement
 
 
 def assert_same_results(a: Run, b: Run):
@@ -246,7 +248,8 @@ def test_stored_models_can_be_called(tiny, tmp_path):
 DRIVER = """
 import json, sys
 from resharpen.experiments import training
-from resharpen.experiments.runner import run
+from resharpen.experiments.runner import run, with_engine
+from resharpen.experiments.spec import Setting, smallest_model
 from resharpen.experiments.toml import from_data
 training.SAVE_EVERY = 0.0
 training.CHUNK_SECONDS = 0.02
@@ -305,3 +308,19 @@ def test_chunks_grow_towards_half_a_second():
     assert training.next_chunk(100, 0.05) == 400
     assert training.next_chunk(100, 1.0) == 50
     assert training.next_chunk(1, 60.0) == 1
+
+
+def test_without_a_compiler_torch_takes_over(tiny, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.warns(UserWarning, match="no C\\+\\+ compiler found"):
+        assert with_engine(replace(tiny, engine="auto")).engine == "torch"
+    with pytest.raises(UserError, match="cannot run this: no C"):
+        with_engine(replace(tiny, engine="native"))
+
+
+def test_auto_is_native_where_it_can_run(tiny):
+    assert with_engine(replace(tiny, engine="auto")).engine == "native"
+    task = SetComplement(40)
+    large = replace(tiny, engine="auto", settings=(Setting(task, 2, smallest_model(task)),))
+    with pytest.warns(UserWarning, match="v = 40"):
+        assert with_engine(large).engine == "torch"
