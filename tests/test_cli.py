@@ -106,6 +106,9 @@ def test_results_are_tidy(toml, tmp_path, capsys):
         (["figure", "nowhere"], "is not a run directory"),
         (["results", "nowhere"], "is not a run directory"),
         (["claims", "nowhere"], "is not a run directory"),
+        (["inspect", "nowhere"], "is not a run directory"),
+        (["theory", "--v", "3"], "v = 3"),
+        (["theory", "--v", "12"], "v = 12"),
     ],
 )
 def test_bad_input_is_one_line(args, message, capsys, tmp_path, monkeypatch):
@@ -157,6 +160,31 @@ def test_a_damaged_file_is_named_then_mended(toml, tmp_path, capsys):
     main(["results", str(out)])
 
 
+def test_inspect(toml, tmp_path, capsys):
+    out = tmp_path / "run"
+    main(["run", str(toml), "--out", str(out), "--workers", "1"])
+    capsys.readouterr()
+    main(["inspect", str(out)])
+    said = capsys.readouterr().out
+    assert "Inside the models of sct-v4-s" in said
+    for name in ("inspect-model", "inspect-run", "dispersion"):
+        assert (out / f"{name}.png").stat().st_size > 10_000
+    main(["inspect", str(out), "--model", "sct-v4-s2/mine/3", "--weights", "bema", "--out", str(tmp_path / "p")])
+    assert "sct-v4-s2" in capsys.readouterr().out
+    assert (tmp_path / "p" / "dispersion.svg").exists()
+    assert "no model 'sct-v4-s2/mine/99'" in fails(capsys, "inspect", str(out), "--model", "sct-v4-s2/mine/99")
+    victim = next(out.rglob("sct-v4-s2/mine/*/weights.safetensors"))
+    victim.unlink()
+    assert "weights.safetensors is missing" in fails(capsys, "inspect", str(out))
+
+
+def test_theory(capsys):
+    main(["theory", "--v", "4"])
+    said = capsys.readouterr().out
+    assert "vacuous" in said
+    assert " NO " not in said
+
+
 def test_a_dry_run_writes_nothing(toml, tmp_path, capsys):
     main(["run", str(toml), "--out", str(tmp_path / "run"), "--dry-run"])
     said = capsys.readouterr().out
@@ -202,7 +230,7 @@ def test_help_and_bad_arguments_answer_at_once(args):
 
 
 def test_every_command_has_an_example(capsys):
-    for command in ("list", "run", "status", "figure", "results", "claims", "doctor"):
+    for command in ("list", "run", "status", "figure", "results", "claims", "inspect", "theory", "doctor"):
         with pytest.raises(SystemExit) as exit_:
             main([command, "--help"])
         assert exit_.value.code == 0

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from resharpen.analysis.claims import claims as claims
+    from resharpen.analysis.inspection import inspect as inspect
     from resharpen.analysis.scores import scores as scores
     from resharpen.analysis.scores import tidy_results as tidy_results
+    from resharpen.analysis.theory import hard_coded_model as hard_coded_model
     from resharpen.errors import UserError as UserError
     from resharpen.experiments.runner import load as load
     from resharpen.experiments.runner import run as run
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 # Loaded when asked for, so that `resharpen --help` need not wait for torch, polars and matplotlib.
 _WHERE = {
     "claims": "analysis.claims",
+    "inspect": "analysis.inspection",
+    "hard_coded_model": "analysis.theory",
     "scores": "analysis.scores",
     "tidy_results": "analysis.scores",
     "UserError": "errors",

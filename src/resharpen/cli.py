@@ -16,6 +16,7 @@ from tyro.conf import Positional, arg, subcommand
 from resharpen.errors import UserError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
 
     from resharpen.experiments.spec import Experiment
@@ -203,6 +204,65 @@ class Claims:
 
 
 @dataclass(frozen=True)
+class Inspect:
+    """Look inside trained minimal transformers: B, D and attention of one model, and what those of a run share.
+
+    For example:
+        resharpen inspect runs/fig1-laptop
+        resharpen inspect runs/fig1-laptop --model sct-v9-s3/peri/7 --weights bema
+    """
+
+    run: RunDirectory
+    """The run directory."""
+    model: str = "best"
+    """A model's id, SETTING/PLACEMENT/DRAW, or the best of the run. Its setting is the one that is compared."""
+    weights: Literal["train", "bema"] = "train"
+    """Training weights or BEMA, at the best checkpoint."""
+    out: Directory = None
+    """Where the pictures go. Default: the run directory."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.analysis.inspection import choose_model, inspect
+        from resharpen.views import circuits
+        from resharpen.views.tables import print_inspection
+
+        run = _load(self.run)
+        model, setting = choose_model(run, self.model, self.weights)
+        inspection = inspect(run, setting, self.weights)
+        table, row = inspection.find(model)
+        decay = {name: rows["weight_decay"].to_numpy() for name, rows in inspection.models.items()}
+        compared = {name: inspection.tables[name] for name in ("pre", "peri", "out") if name in inspection.tables}
+        pictures = {
+            "inspect-model": circuits.draw_model(table, row, f"{model} ({self.weights})"),
+            "inspect-run": circuits.draw_run(inspection.tables, decay),
+            "dispersion": circuits.draw_cure(compared or inspection.tables, setting.train_length),
+        }
+        print_inspection(inspection, console)
+        for name, picture in pictures.items():
+            _save(picture, self.out or self.run, name, console)
+
+
+@dataclass(frozen=True)
+class Theory:
+    """Check the theory of the task by computation: each statement, how it was checked, what came out.
+
+    For example: resharpen theory --v 6
+    """
+
+    v: int = 7
+    """Check for every number of tokens from 4 to this one, at most 9."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.analysis.theory import check_all
+        from resharpen.views.theory import print_checks
+
+        checks = check_all(self.v)
+        print_checks(checks, console)
+        if not all(check.holds for check in checks):
+            sys.exit(1)
+
+
+@dataclass(frozen=True)
 class Doctor:
     """Say what this machine has and what is missing.
 
@@ -222,6 +282,8 @@ Command = (
     | Annotated[DrawFigure, subcommand("figure")]
     | Annotated[Results, subcommand("results")]
     | Annotated[Claims, subcommand("claims")]
+    | Annotated[Inspect, subcommand("inspect")]
+    | Annotated[Theory, subcommand("theory")]
     | Annotated[Doctor, subcommand("doctor")]
 )
 
@@ -255,8 +317,10 @@ def _load(directory: Path) -> Run:
 def _save_figure(run: Run, out: Path, console: Console, selection: str = "best") -> None:
     from resharpen.views.set_complement import draw
 
-    figure = draw(run, selection)
-    name = "figure" if selection == "best" else f"figure-{selection}"
+    _save(draw(run, selection), out, "figure" if selection == "best" else f"figure-{selection}", console)
+
+
+def _save(figure: Figure, out: Path, name: str, console: Console) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
         for suffix in ("png", "svg"):

@@ -18,7 +18,7 @@ from resharpen.analysis.theory import (
     resharpened_gap,
     simplex_weights,
 )
-from resharpen.analysis.theory.examples import hard_coded_tvd, smallest_model, with_gains
+from resharpen.analysis.theory.examples import hard_coded_tvd, with_gains
 from resharpen.models import PLACEMENTS, Minimal, Placement
 from resharpen.tasks import SetComplement
 from resharpen.views.circuits import draw_cure, draw_model, draw_run
@@ -100,7 +100,7 @@ def test_the_hard_coded_model_is_in_form_with_constant_attention() -> None:
 
 @pytest.mark.parametrize("kappa", [1.0, 4.0])
 def test_the_simplex_model_shows_dispersion_and_its_cure(kappa: float) -> None:
-    v, s, model = 7, np.arange(1, 7), smallest_model(7)
+    v, s, model = 7, np.arange(1, 7), Minimal.smallest(7)
     weights = simplex_weights(v, kappa, residual=0.5)
     none = circuits.circuit_table(weights, PLACEMENTS["none"], np.zeros(1), SetComplement(v))
     gains = model.gains(PLACEMENTS["out"])
@@ -119,7 +119,7 @@ def test_the_simplex_model_shows_dispersion_and_its_cure(kappa: float) -> None:
 def test_scaled_residual_weighs_the_matrices_as_the_logits_do() -> None:
     """Behind a norm, tiny values give a tiny D: what B is then decides the plain residual, not what the model does."""
     v, rng = 5, np.random.default_rng(0)
-    weights = with_gains(simplex_weights(v), smallest_model(v).gains(PLACEMENTS["out"]))
+    weights = with_gains(simplex_weights(v), Minimal.smallest(v).gains(PLACEMENTS["out"]))
     weights["W_V"] = 1e-4 * weights["W_V"]
     weights["E"] = weights["E"] + 1e-2 * rng.normal(size=weights["E"].shape)
     table = circuits.circuit_table(weights, PLACEMENTS["out"], np.zeros(1), SetComplement(v))
@@ -221,7 +221,7 @@ def test_picture_of_a_run_counts_the_diverged(tables: dict[str, circuits.Table])
 def solving_table(kappa: float, placement: str, models: int = 4) -> circuits.Table:
     """Simplex models of growing kappa that solve short lengths, a random one that does not, and a diverged one."""
     v, norms = 5, PLACEMENTS[placement]
-    gains = smallest_model(v).gains(norms)
+    gains = Minimal.smallest(v).gains(norms)
     each = [with_gains(simplex_weights(v, kappa * (1 + m)), gains) for m in range(models)]
     each += [{name: scale * w for name, w in each[0].items()} for scale in (0.1, np.nan)]
     weights = {name: np.concatenate([w[name] for w in each]) for name in each[0]}

@@ -105,7 +105,7 @@ def test_hard_coded_model_attains_the_rank_bounds(v: int) -> None:
 
 def test_hard_coded_tvd_through_the_ordinary_evaluation() -> None:
     v = 9
-    task, model = SetComplement(v), theory.smallest_model(v)
+    task, model = SetComplement(v), Minimal.smallest(v)
     problem = Problem(task, model, PLACEMENTS["none"], train_length=2, batch=1, steps=1, seed=0, setting="hard-coded")
     draw_M = np.arange(1)
     engine = TorchEngine(problem, Ensemble(draw_M, draw(TABLE, 0, "hard-coded", draw_M)), dtype="float64")
@@ -260,3 +260,19 @@ def test_a_wrong_theory_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_v_out_of_range(v: int) -> None:
     with pytest.raises(ValueError, match=r"checked for v = 4\.\.9"):
         theory.check_all(v)
+
+
+def test_the_hard_coded_model_is_a_model_like_any_other():
+    model = theory.hard_coded_model(9)
+    p = model([[4], [0, 8, 3]])
+    assert np.isclose(p[0, 4], np.exp(-10) / (8 + np.exp(-10)), rtol=1e-4)
+    tvd = [
+        0.5 * np.abs(model([list(range(s))])[0] - np.array([0] * s + [1 / (9 - s)] * (9 - s))).sum()
+        for s in range(1, 9)
+    ]
+    assert np.allclose(
+        tvd,
+        [5.67e-6, 0.00216612, 0.01926968, 0.06628828, 0.15290232, 0.28532901, 0.46814447, 0.70518870],
+        rtol=1e-3,
+        atol=1e-7,
+    )

@@ -20,11 +20,12 @@ from resharpen.errors import UserError
 from resharpen.experiments import training
 from resharpen.experiments.files import read_arrays
 from resharpen.experiments.runner import run, with_engine
-from resharpen.experiments.spec import Setting, smallest_model
+from resharpen.experiments.spec import Setting
 from resharpen.experiments.store import TABLES, Run
 from resharpen.experiments.stored import load_model
 from resharpen.experiments.toml import to_data
 from resharpen.experiments.training import Trainer
+from resharpen.models import Minimal
 from resharpen.tasks import SetComplement
 
 
@@ -248,8 +249,7 @@ def test_stored_models_can_be_called(tiny, tmp_path):
 DRIVER = """
 import json, sys
 from resharpen.experiments import training
-from resharpen.experiments.runner import run, with_engine
-from resharpen.experiments.spec import Setting, smallest_model
+from resharpen.experiments.runner import run
 from resharpen.experiments.toml import from_data
 training.SAVE_EVERY = 0.0
 training.CHUNK_SECONDS = 0.02
@@ -321,6 +321,6 @@ def test_without_a_compiler_torch_takes_over(tiny, monkeypatch):
 def test_auto_is_native_where_it_can_run(tiny):
     assert with_engine(replace(tiny, engine="auto")).engine == "native"
     task = SetComplement(40)
-    large = replace(tiny, engine="auto", settings=(Setting(task, 2, smallest_model(task)),))
+    large = replace(tiny, engine="auto", settings=(Setting(task, 2, Minimal.smallest(task.v)),))
     with pytest.warns(UserWarning, match="v = 40"):
         assert with_engine(large).engine == "torch"

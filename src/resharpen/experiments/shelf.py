@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from resharpen.errors import unknown
-from resharpen.experiments.spec import Experiment, Setting, smallest_model
-from resharpen.models import PAPER_PLACEMENTS, PLACEMENTS
+from resharpen.experiments.spec import Experiment, Setting
+from resharpen.models import PAPER_PLACEMENTS, PLACEMENTS, Minimal
 from resharpen.tasks import SetComplement
 
 SCALES = ("smoke", "laptop", "paper")
@@ -30,7 +30,7 @@ class Entry:
         tasks = [SetComplement(v) for v in self.vocabularies]
         return Experiment(
             name=f"{name}-{scale}",
-            settings=tuple(Setting(task, s, smallest_model(task)) for task in tasks for s in range(1, 9)),
+            settings=tuple(Setting(task, s, Minimal.smallest(task.v)) for task in tasks for s in range(1, 9)),
             placements={placement: PLACEMENTS[placement] for placement in self.placements},
             models=self.sizes[scale].models,
             steps=self.sizes[scale].steps,

@@ -29,18 +29,13 @@ class Setting:
     @property
     def name(self) -> str:
         """`sct-v9-s2`, with the model sizes that are not the smallest possible: `sct-v9-s2-d16`."""
-        smallest = smallest_model(self.task)
+        smallest = Minimal.smallest(self.task.v)
         sizes = [
             f"-{size}{getattr(self.model, size)}"
             for size in ("d", "d_k", "d_v")
             if getattr(self.model, size) != getattr(smallest, size)
         ]
         return f"{self.task.name}-s{self.train_length}" + "".join(sizes)
-
-
-def smallest_model(task: SetComplement) -> Minimal:
-    """The smallest sizes that the paper's theorem permits: d = d_v = v - 1, d_k = 1."""
-    return Minimal(task.vocabulary, d=task.v - 1, d_k=1, d_v=task.v - 1)
 
 
 @dataclass(frozen=True)

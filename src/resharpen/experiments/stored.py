@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from resharpen.engines.base import Arrays, Weights, part
 from resharpen.errors import UserError
-from resharpen.experiments.spec import Setting
+from resharpen.experiments.spec import Setting, Shard
 from resharpen.experiments.store import Run
 from resharpen.models import Placement
 
@@ -61,12 +61,7 @@ class StoredModel:
 
 def load_model(run: Run, model_id: str, weights: Weights = "train", selection: str = "best") -> StoredModel:
     """Model `SETTING/PLACEMENT/DRAW` of a run, with its `train` or `bema` weights of a selection."""
-    for shard in run.shards():
-        if model_id in shard.model_ids:
-            break
-    else:
-        example = run.shards()[0].model_ids[0]
-        raise UserError(f"no model '{model_id}' in {run.directory}: ids are SETTING/PLACEMENT/DRAW, such as {example}")
+    shard = find_shard(run, model_id)
     index = shard.model_ids.index(model_id)
     kept = {name: array[index] for name, array in part(run.weights(shard), f"{weights}.{selection}").items()}
     if not kept:
@@ -79,3 +74,12 @@ def load_model(run: Run, model_id: str, weights: Weights = "train", selection: s
     step = row[f"{weights}_{selection.replace('-', '_')}_step"]
     experiment = run.experiment
     return StoredModel(model_id, shard.setting, experiment.placements[shard.placement], row["rms_epsilon"], kept, step)
+
+
+def find_shard(run: Run, model_id: str) -> Shard:
+    """The shard that holds a model."""
+    for shard in run.shards():
+        if model_id in shard.model_ids:
+            return shard
+    example = run.shards()[0].model_ids[0]
+    raise UserError(f"no model '{model_id}' in {run.directory}: ids are SETTING/PLACEMENT/DRAW, such as {example}")

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from resharpen.errors import UserError, unknown
-from resharpen.experiments.spec import Experiment, Setting, smallest_model
+from resharpen.experiments.spec import Experiment, Setting
 from resharpen.models import PLACEMENTS, POSITIONS, Minimal, Placement
 from resharpen.optim.hyperparameters import TABLE, Row, narrowed
 from resharpen.tasks import SetComplement
@@ -111,7 +111,7 @@ def _settings(task: Data) -> list[Setting]:
     _known("key in [task.model]", sizes, _MODEL)
     if sizes.get("kind", Minimal.kind) != Minimal.kind:
         raise unknown("model", str(sizes["kind"]), [Minimal.kind])
-    smallest = smallest_model(set_complement)
+    smallest = Minimal.smallest(set_complement.v)
     d, d_k, d_v = (_whole(name, sizes.get(name, getattr(smallest, name))) for name in ("d", "d_k", "d_v"))
     lengths = _typed("train_lengths", task["train_lengths"], list, "a list of whole numbers")
     if len(set(lengths)) != len(lengths):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Minimal:
-    """Sizes of a minimal transformer; by default the smallest that can solve Set Complement, d = d_v = v - 1."""
+    """Sizes of a minimal transformer."""
 
     vocabulary: int
     d: int
@@ -35,6 +35,11 @@ class Minimal:
         for name in ("d", "d_k", "d_v"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: model sizes are at least 1")
+
+    @classmethod
+    def smallest(cls, v: int) -> Minimal:
+        """The smallest that can solve Set Complement: d = d_v = v - 1, d_k = 1."""
+        return cls(vocabulary=v, d=v - 1, d_k=1, d_v=v - 1)
 
     def matrices(self) -> dict[str, tuple[int, int]]:
         """Name and shape of every matrix, the same for every placement."""

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from resharpen.analysis.claims import Claim
+from resharpen.analysis.inspection import Inspection
 from resharpen.experiments.store import Run
 
 if TYPE_CHECKING:
@@ -79,4 +80,16 @@ def print_status(run: Run, console: Console) -> None:
     table.add_row("models", f"{models:,} of {sum(shard.count for shard in shards):,} finished")
     next_steps = f"resharpen figure {run.directory}" if len(done) == len(shards) else run.command
     table.add_row("finished: draw it with" if len(done) == len(shards) else "continue with", next_steps)
+    console.print(table)
+
+
+def print_inspection(inspection: Inspection, console: Console) -> None:
+    """One column a placement: what the circuits of its models have in common."""
+    summary = inspection.summary()
+    table = Table("", title=f"Inside the models of {inspection.setting.name}", title_justify="left")
+    for placement in summary["placement"]:
+        table.add_column(placement, justify="right")
+    for name in summary.columns[1:]:
+        cells = ["-" if x is None else f"{x:.3f}" if isinstance(x, float) else str(x) for x in summary[name]]
+        table.add_row(name, *cells)
     console.print(table)

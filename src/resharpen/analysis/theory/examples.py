@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import helmert
 
-from resharpen.models import Minimal
+from resharpen.experiments.spec import Setting
+from resharpen.experiments.stored import StoredModel
+from resharpen.models import PLACEMENTS, Minimal
+from resharpen.tasks import SetComplement
 
 Weights = dict[str, NDArray[np.float64]]
-
-
-def smallest_model(v: int) -> Minimal:
-    """The sizes of both models below."""
-    return Minimal(vocabulary=v, d=v - 1, d_k=1, d_v=v - 1)
 
 
 def hard_coded_weights(v: int, C: float = 1.0) -> Weights:
@@ -28,6 +26,13 @@ def hard_coded_weights(v: int, C: float = 1.0) -> Weights:
     E = np.vstack([eye, -np.ones(v - 1)])
     U = np.hstack([-eye, np.zeros((v - 1, 1))])
     return _with_constant_attention(v, E=E, W_V=v * C * eye, W_O=eye, U=U)
+
+
+def hard_coded_model(v: int, C: float = 1.0) -> StoredModel:
+    """Example 4.1 as a model like one taken out of a run: callable, and a torch module."""
+    weights = {name: array[0].astype(np.float32) for name, array in hard_coded_weights(v, C).items()}
+    setting = Setting(SetComplement(v), v - 1, Minimal.smallest(v))
+    return StoredModel(f"hard-coded/v{v}", setting, PLACEMENTS["none"], rms_epsilon=0.0, weights=weights, step=0)
 
 
 def hard_coded_tvd(v: int, s: int, C: float = 1.0) -> float:

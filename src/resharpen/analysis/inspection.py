@@ -1,0 +1,111 @@
+"""Circuits of the models of a run: the kept weights of every model, measured, beside its hyperparameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from resharpen.analysis.circuits import Table, circuit_table
+from resharpen.analysis.scores import scores
+from resharpen.engines.base import Weights, part
+from resharpen.errors import UserError
+from resharpen.experiments.spec import Setting
+from resharpen.experiments.store import Run
+from resharpen.experiments.stored import find_shard
+from resharpen.models import Minimal
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """One setting of a run, opened: by placement, the circuit table and the rows of `models` in the same order."""
+
+    setting: Setting
+    tables: dict[str, Table]
+    models: dict[str, pl.DataFrame]
+
+    def find(self, model_id: str) -> tuple[Table, int]:
+        """Where a model is: its placement's table and its row there."""
+        placement = model_id.split("/")[1]
+        return self.tables[placement], self.models[placement]["model"].to_list().index(model_id)
+
+    def summary(self) -> pl.DataFrame:
+        """By placement: how many models are in normal form, how far attention is from constant, and what goes with it.
+
+        Correlations are Spearman's, over models that have weights; null where there are fewer than three.
+        """
+        import polars as pl
+
+        rows = []
+        for placement, table in self.tables.items():
+            sound = np.isfinite(table["residual"])
+            tvd = table["tvd"][sound].mean(-1)
+            decay = self.models[placement]["weight_decay"].to_numpy()[sound]
+            distance = table["attention_distance"][sound]
+            rows.append(
+                {
+                    "placement": placement,
+                    "models": len(sound),
+                    "without weights": int((~sound).sum()),
+                    "in form": _share(table["residual"][sound] < 0.1),
+                    "in form, norm scales included": _share(table["scaled_residual"][sound] < 0.1),
+                    "attention from constant (median)": _median(distance),
+                    "its correlation with weight decay": _rank_correlation(distance, decay),
+                    "correlation of residual and TVD": _rank_correlation(table["residual"][sound], tvd),
+                    "smallest mean TVD": float(tvd.min()) if len(tvd) else None,
+                }
+            )
+        return pl.DataFrame(rows)
+
+
+def inspect(run: Run, setting: Setting, weights: Weights = "train") -> Inspection:
+    """Measure every model of a setting at its best checkpoint."""
+    if not isinstance(setting.model, Minimal):
+        raise UserError(f"{setting.name}: circuits are those of minimal transformers")
+    import polars as pl
+
+    rows = run.table("models")
+    tables, models = {}, {}
+    for placement, norms in run.experiment.placements.items():
+        shards = [s for s in run.done() if s.setting == setting and s.placement == placement]
+        if not shards:
+            continue
+        kept = [part(run.weights(shard), f"{weights}.best") for shard in shards]
+        theta = {name: np.concatenate([arrays[name] for arrays in kept]) for name in kept[0]}
+        ids = pl.DataFrame({"model": [model for shard in shards for model in shard.model_ids]})
+        models[placement] = ids.join(rows, on="model", maintain_order="left")
+        epsilon_M = models[placement]["rms_epsilon"].to_numpy()
+        tables[placement] = circuit_table(theta, norms, epsilon_M, setting.task)
+    if not tables:
+        raise UserError(f"{run.directory} has no finished models of {setting.name} yet; continue with: {run.command}")
+    return Inspection(setting, tables, models)
+
+
+def choose_model(run: Run, model: str, weights: Weights) -> tuple[str, Setting]:
+    """The id and setting of a model: `best` has the lowest mean TVD over lengths that it never saw, if there are any."""
+    if model == "best":
+        ranked = scores(run).filter(weights=weights).drop_nulls("tvd").sort("tvd_new", "tvd", nulls_last=True)
+        if ranked.is_empty():
+            raise UserError(f"every model of {run.directory} diverged before its first checkpoint")
+        model = ranked["model"][0]
+    return model, find_shard(run, model).setting
+
+
+def _share(which: np.ndarray) -> float | None:
+    return float(which.mean()) if len(which) else None
+
+
+def _median(values: np.ndarray) -> float | None:
+    return float(np.median(values)) if len(values) else None
+
+
+def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float | None:
+    from scipy.stats import rankdata
+
+    if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2:
+        return None
+    return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
