@@ -94,10 +94,10 @@ class RunFigure:
         with _progress(console) as progress, _stop_on_signal() as stop:
             store = run(experiment, out, self.workers, progress.plan, progress.update, stop.is_set)
         if stop.is_set():
-            console.print(f"Stopped; nothing is lost. Continue with: {store.command}")
+            console.print(f"Stopped; nothing is lost. Continue with: {store.command}", soft_wrap=True)
             sys.exit(130)
         _save_figure(store, out, console)
-        console.print(f"Next: resharpen claims {out}, resharpen results {out}")
+        console.print(f"Next: resharpen claims {out}, resharpen results {out}", soft_wrap=True)
 
     def _experiment(self) -> tuple[Experiment, Path]:
         from resharpen.experiments.runner import load

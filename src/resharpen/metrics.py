@@ -17,10 +17,12 @@ def total_variation(p: Floats, p_star: Floats) -> Floats:
     return 0.5 * np.abs(p - p_star).sum(axis=-1)
 
 
-def mean_by_length(
-    values_MxP: Floats, length_P: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], Floats, NDArray[np.int64]]:
-    """Mean over the prefixes of each length: (lengths, means [M, lengths], number of prefixes of each length)."""
+ByLength = tuple[NDArray[np.int64], Floats, NDArray[np.int64]]
+"""Lengths, the values of each model at them [M, lengths], and how many prefixes stand behind each."""
+
+
+def mean_by_length(values_MxP: Floats, length_P: NDArray[np.int64]) -> ByLength:
+    """Mean over the prefixes of each length."""
     lengths, where, counts = np.unique(length_P, return_inverse=True, return_counts=True)
     order = np.argsort(where, kind="stable")
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])

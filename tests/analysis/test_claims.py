@@ -22,7 +22,7 @@ def made_up(level, bema=-0.005, groups=6, v=9):
                 for weights, shift in (("train", 0.0), ("bema", bema)):
                     new = s < v - 1
                     rows.append((placement, s, draw, weights, tvd + shift, tvd + shift if new else None, new))
-    columns = ["placement", "s", "draw", "weights", "tvd", "tvd_new", "has_new"]
+    columns = ["placement", "train_length", "draw", "weights", "tvd", "tvd_new", "has_new"]
     return SetComplementClaims(v, pl.DataFrame(rows, schema=columns, orient="row"))
 
 

@@ -266,13 +266,9 @@ def test_the_hard_coded_model_is_a_model_like_any_other():
     model = theory.hard_coded_model(9)
     p = model([[4], [0, 8, 3]])
     assert np.isclose(p[0, 4], np.exp(-10) / (8 + np.exp(-10)), rtol=1e-4)
-    tvd = [
-        0.5 * np.abs(model([list(range(s))])[0] - np.array([0] * s + [1 / (9 - s)] * (9 - s))).sum()
-        for s in range(1, 9)
-    ]
-    assert np.allclose(
-        tvd,
-        [5.67e-6, 0.00216612, 0.01926968, 0.06628828, 0.15290232, 0.28532901, 0.46814447, 0.70518870],
-        rtol=1e-3,
-        atol=1e-7,
-    )
+    tvd = []
+    for s in range(1, 9):
+        p_star = np.array([0] * s + [1 / (9 - s)] * (9 - s))
+        tvd.append(0.5 * np.abs(model([list(range(s))])[0] - p_star).sum())
+    expected = [5.67e-6, 0.00216612, 0.01926968, 0.06628828, 0.15290232, 0.28532901, 0.46814447, 0.70518870]
+    assert np.allclose(tvd, expected, rtol=1e-3, atol=1e-7)

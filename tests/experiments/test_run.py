@@ -55,7 +55,7 @@ def test_a_run_fills_the_three_tables(tiny, tmp_path):
     assert lengths.height == models.height * 2 * 3 * 3
     assert lengths["value"].is_between(0, 1).all()
     assert lengths.filter(length=2)["n"].unique().to_list() == [4 * 3]
-    assert set(models.columns) >= {"peak_learning_rate", "ema_lag", "placement", "s", "v", "diverged_at"}
+    assert {"peak_learning_rate", "ema_lag", "placement", "train_length", "v", "d_k"} <= set(models.columns)
 
 
 def test_kept_checkpoints_are_the_best_the_earliest_and_the_last(tiny, tmp_path):

@@ -122,7 +122,7 @@ class SetComplementClaims:
         ordered = rows.with_columns(group=rows["draw"] // GROUP, value=rows[column].fill_null(WORST)).sort("draw")
         cells: dict[tuple[str, int, str], list[Floats]] = {}
         for (placement, s, weights, _), part in ordered.group_by(
-            "placement", "s", "weights", "group", maintain_order=True
+            "placement", "train_length", "weights", "group", maintain_order=True
         ):
             cells.setdefault((str(placement), int(s), str(weights)), []).append(part["value"].to_numpy())  # pyright: ignore[reportArgumentType]
         return cells

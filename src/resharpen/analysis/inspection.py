@@ -86,7 +86,7 @@ def inspect(run: Run, setting: Setting, weights: Weights = "train") -> Inspectio
 
 
 def choose_model(run: Run, model: str, weights: Weights) -> tuple[str, Setting]:
-    """The id and setting of a model: `best` has the lowest mean TVD over lengths that it never saw, if there are any."""
+    """The id and setting of a model: `best` has the lowest mean TVD over lengths it never saw, if there are any."""
     if model == "best":
         ranked = scores(run).filter(weights=weights).drop_nulls("tvd").sort("tvd_new", "tvd", nulls_last=True)
         if ranked.is_empty():

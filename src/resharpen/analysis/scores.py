@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 def scores(run: Run, selection: str = "best") -> pl.DataFrame:
-    """Per model and kind of weights: `tvd` over all lengths, `tvd_new` over lengths > s (null where there are none).
+    """Per model and kind of weights: `tvd` over all lengths, `tvd_new` over those longer than trained.
 
-    A model that diverged before its first checkpoint has null.
+    Null where there are none, and for a model that diverged before its first checkpoint.
     """
     import polars as pl
 
-    models = run.table("models").select("model", "setting", "v", "s", "placement", "draw", "diverged_at")
+    models = run.table("models").select("model", "setting", "v", "train_length", "placement", "draw", "diverged_at")
     lengths = run.table("lengths").filter(pl.col("selection") == selection, pl.col("metric") == "tvd")
-    new = pl.col("length") > pl.col("s")
+    new = pl.col("length") > pl.col("train_length")
     return (
         lengths.join(models, on="model")
         .group_by("model", "weights", maintain_order=True)

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
-from resharpen.models import Minimal, Placement
+from resharpen.models import Model, Placement
 from resharpen.models.initial import initial_weights
 from resharpen.optim.bema import bema_weights
 from resharpen.optim.hyperparameters import Draws
-from resharpen.tasks import SetComplement, ValidationSet
+from resharpen.tasks import Task, ValidationSet
 
 Arrays = dict[str, NDArray]
 Batch = tuple[NDArray, ...]
@@ -38,8 +38,8 @@ GROUP = 16
 class Problem:
     """What an ensemble is trained on: everything that its models share."""
 
-    task: SetComplement
-    model: Minimal
+    task: Task
+    model: Model
     placement: Placement
     train_length: int
     batch: int
@@ -96,6 +96,7 @@ def initial_state(problem: Problem, ensemble: Ensemble) -> Arrays:
         ensemble.draw_M,
         problem.model.matrices(),
         problem.model.gains(problem.placement),
+        problem.model.biases(),
     )
     state: Arrays = {"step": np.zeros(1, np.int64), "diverged_at": np.full(len(ensemble.draw_M), -1, np.int64)}
     for name, array in theta_0.items():

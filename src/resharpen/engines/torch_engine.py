@@ -26,9 +26,10 @@ class TorchEngine:
         self.problem, self.ensemble = problem, ensemble
         self._dtype, self._device = getattr(torch, dtype), device
         self._hyper = {name: self._tensor(values) for name, values in ensemble.hyperparameters.items()}
+        start = initial_state(problem, ensemble)
         # The order in which a sum over parameters is taken, whatever the order in a loaded file.
-        self._names = [*problem.model.matrices(), *problem.model.gains(problem.placement)]
-        self.load(initial_state(problem, ensemble))
+        self._names = [name.removeprefix("theta.") for name in start if name.startswith("theta.")]
+        self.load(start)
 
     def dump(self) -> Arrays:
         return {name: tensor.cpu().numpy().copy() for name, tensor in self._state.items()}

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.experiments.spec import Experiment, Shard
+from resharpen.metrics import ByLength
 from resharpen.optim.hyperparameters import Draws
 
 if TYPE_CHECKING:
     import polars as pl
 
-ByLength = Mapping[str, tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]]
-"""WEIGHTS.SELECTION -> (value [M, lengths], lengths, number of prefixes of each length)."""
+Reported = Mapping[tuple[str, str], ByLength]
+"""(WEIGHTS.SELECTION, metric) -> values by length."""
 
 
 def models_table(
@@ -28,15 +30,14 @@ def models_table(
     """One row a model: what it is, every hyperparameter, the steps of the kept checkpoints, divergence."""
     import polars as pl
 
-    setting, model = shard.setting, shard.setting.model
+    setting = shard.setting
     same = {
         "setting": setting.name,
         "task": setting.task.kind,
-        "v": setting.task.v,
-        "s": setting.train_length,
-        "d": model.d,
-        "d_k": model.d_k,
-        "d_v": model.d_v,
+        **_fields(setting.task),
+        "train_length": setting.train_length,
+        "family": setting.model.kind,
+        **_fields(setting.model),
         "placement": shard.placement,
         "steps": experiment.steps,
         "batch": experiment.batch,
@@ -73,31 +74,36 @@ def curves_table(shard: Shard, checkpoints: Sequence[int], score: Mapping[str, N
     return pl.concat(pieces)
 
 
-def lengths_table(shard: Shard, by_length: ByLength) -> pl.DataFrame:
-    """One row a model, kind of weights, selection and length: the metric on the report set."""
+def lengths_table(shard: Shard, reported: Reported) -> pl.DataFrame:
+    """One row a model, kind of weights, selection, metric and length: the value on the report set."""
     import polars as pl
 
     pieces = []
-    for slot, (value_MxL, lengths, counts) in by_length.items():
+    for (slot, metric), (length_S, value_MxS, n_S) in reported.items():
         which, selection = slot.split(".")
-        rows = value_MxL.size
+        rows = value_MxS.size
         pieces.append(
             pl.DataFrame(
                 {
-                    "model": np.repeat(shard.model_ids, len(lengths)),
+                    "model": np.repeat(shard.model_ids, len(length_S)),
                     "weights": [which] * rows,
                     "selection": [selection] * rows,
-                    "length": np.tile(lengths, shard.count),
-                    "metric": ["tvd"] * rows,
-                    "value": _value(value_MxL.ravel()),
-                    "n": np.tile(counts, shard.count),
+                    "length": np.tile(length_S, shard.count),
+                    "metric": [metric] * rows,
+                    "value": _value(value_MxS.ravel()),
+                    "n": np.tile(n_S, shard.count),
                 }
             )
         )
     return pl.concat(pieces)
 
 
-def _value(values: NDArray[np.float64]) -> pl.Series:
+def _fields(thing: Any) -> dict[str, Any]:
+    """The numbers and texts of a dataclass, as columns."""
+    return {field.name: getattr(thing, field.name) for field in fields(thing)}
+
+
+def _value(values: NDArray[np.floating]) -> pl.Series:
     """Numbers with null for what does not exist."""
     import polars as pl
 

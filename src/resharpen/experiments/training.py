@@ -22,7 +22,6 @@ from resharpen.experiments import files
 from resharpen.experiments.spec import Experiment, Shard
 from resharpen.experiments.store import ShardFiles
 from resharpen.experiments.tables import curves_table, lengths_table, models_table
-from resharpen.metrics import mean_by_length
 
 Selection = Literal["best", "best-trained", "last"]
 """Which checkpoint is kept: the best over all lengths, the best judged on trained lengths only, the last."""
@@ -82,9 +81,10 @@ class Kept:
         score, step = part(arrays, "score"), part(arrays, "kept_step")
         return cls({name: score[name] for name in SCORES}, {s: step[s] for s in SLOTS}, part(arrays, "kept"))
 
-    def best(self) -> float:
+    def best(self, lower_is_better: bool) -> float:
         scores = np.concatenate([self.score[which].ravel() for which in WEIGHTS])
-        return float(np.nanmin(scores)) if np.isfinite(scores).any() else float("nan")
+        known = scores[~np.isnan(scores)]
+        return float(known.min() if lower_is_better else known.max()) if len(known) else float("nan")
 
 
 class Trainer:
@@ -102,7 +102,8 @@ class Trainer:
         self._experiment, self._shard, self._files = experiment, shard, shard_files
         self._report, self._should_stop, self._clock = report, should_stop, clock
         self._checkpoints = experiment.checkpoint_steps()
-        self._selection = shard.setting.task.validation(experiment.seed, "selection")
+        self._task = shard.setting.task
+        self._selection = self._task.validation(experiment.seed, "selection")
         self._seconds = 0.0
 
     def run(self) -> bool:
@@ -160,15 +161,17 @@ class Trainer:
         row = self._checkpoints.index(step)
         for which in WEIGHTS:
             weights = weights_of(state, engine.ensemble, which)
-            lengths, tvd_MxL, _ = mean_by_length(engine.evaluate(weights, self._selection), self._selection.length_P)
-            trained = lengths <= self._shard.setting.train_length
-            scores = {"": tvd_MxL.mean(1), ".trained": tvd_MxL[:, trained].mean(1)}
+            values = engine.evaluate(weights, self._selection)
+            length_S, value_MxS, _ = self._task.by_length(values, self._selection)[self._task.metric]
+            trained_S = length_S <= self._shard.setting.train_length
+            scores = {"": _mean(value_MxS), ".trained": _mean(value_MxS[:, trained_S])}
             better_M = {"last": alive_M if step == self._experiment.steps else np.zeros_like(alive_M)}
             for suffix, selection in (("", "best"), (".trained", "best-trained")):
                 score_CxM = kept.score[which + suffix]
-                earlier_M = np.fmin.reduce(score_CxM[:row], axis=0, initial=np.inf)
                 score_CxM[row] = np.where(alive_M, scores[suffix], np.nan)
-                better_M[selection] = score_CxM[row] < earlier_M
+                cost_CxM = score_CxM if self._task.lower_is_better else -score_CxM
+                earlier_M = np.fmin.reduce(cost_CxM[:row], axis=0, initial=np.inf)
+                better_M[selection] = cost_CxM[row] < earlier_M
             for selection, better in better_M.items():
                 kept.step[f"{which}.{selection}"][better] = step
                 for name, array in weights.items():
@@ -183,19 +186,20 @@ class Trainer:
             models=shard.count,
             step=int(state["step"][0]),
             steps=self._experiment.steps,
-            best=kept.best(),
+            best=kept.best(self._task.lower_is_better),
             diverged=int((state["diverged_at"] >= 0).sum()),
             checkpoint=checkpoint,
         )
 
     def _finish(self, engine: Engine, state: Arrays, kept: Kept) -> None:
         """Score the kept weights on the report set and write the results."""
-        report = self._shard.setting.task.validation(self._experiment.seed, "report")
+        report = self._task.validation(self._experiment.seed, "report")
         by_length = {}
         for slot, step_M in kept.step.items():
-            tvd_MxP = engine.evaluate(part(kept.weights, slot), report)
-            lengths, tvd_MxL, counts = mean_by_length(tvd_MxP, report.length_P)
-            by_length[slot] = np.where(step_M[:, None] >= 0, tvd_MxL, np.nan), lengths, counts
+            values = engine.evaluate(part(kept.weights, slot), report)
+            for metric, (length_S, value_MxS, n_S) in self._task.by_length(values, report).items():
+                known_MxS = np.where(step_M[:, None] >= 0, value_MxS, np.nan)
+                by_length[slot, metric] = length_S, known_MxS, n_S
         tables = {
             "models": models_table(
                 self._experiment, self._shard, engine.ensemble.hyperparameters, state["diverged_at"], kept.step
@@ -205,6 +209,13 @@ class Trainer:
         }
         facts = {"shard": self._shard.name, "engine": self._experiment.engine, "seconds": round(self._seconds, 3)}
         self._files.finish(tables, kept.weights, facts)
+
+
+def _mean(value_MxS: NDArray[np.floating]) -> NDArray[np.float64]:
+    """The mean over lengths; a length at which the metric does not exist is left out."""
+    known_MxS = ~np.isnan(value_MxS)
+    with np.errstate(invalid="ignore"):
+        return np.where(known_MxS, value_MxS, 0.0).sum(1) / known_MxS.sum(1)
 
 
 def next_chunk(chunk: int, seconds: float) -> int:

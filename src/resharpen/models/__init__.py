@@ -1,6 +1,7 @@
 """Networks with a leading model axis, and the placement of their norms."""
 
 from resharpen.models.minimal import Minimal
+from resharpen.models.model import Model
 from resharpen.models.placement import PAPER_PLACEMENTS, PLACEMENTS, POSITIONS, Placement
 
-__all__ = ["PAPER_PLACEMENTS", "PLACEMENTS", "POSITIONS", "Minimal", "Placement"]
+__all__ = ["PAPER_PLACEMENTS", "PLACEMENTS", "POSITIONS", "Minimal", "Model", "Placement"]

@@ -1,8 +1,9 @@
-"""Initial weights: matrices from a truncated normal, gains at one."""
+"""Initial weights: matrices from a truncated normal, gains at one, biases at zero."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +29,13 @@ def initial_weights(
     draw_M: NDArray[np.int64],
     matrices: Mapping[str, tuple[int, ...]],
     gains: Mapping[str, tuple[int, ...]],
+    biases: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
 ) -> dict[str, NDArray[np.float32]]:
     """theta_0 of the given draws: a matrix depends on (seed, setting, draw, name) and on nothing else."""
     theta = {
         name: truncated_normal(streams.key(seed, setting, "init", name), draw_M, shape)
         for name, shape in matrices.items()
     }
+    zeros = {name: np.zeros((len(draw_M), *shape), dtype=np.float32) for name, shape in biases.items()}
     ones = {name: np.ones((len(draw_M), *shape), dtype=np.float32) for name, shape in gains.items()}
-    return theta | ones
+    return theta | zeros | ones

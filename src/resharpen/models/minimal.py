@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from resharpen.models.placement import POSITIONS, Placement
+from resharpen.models.placement import PLACEMENTS, POSITIONS, Placement
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,6 +30,7 @@ class Minimal:
     d_v: int
 
     kind: ClassVar[str] = "minimal"
+    placements: ClassVar[Mapping[str, Placement]] = PLACEMENTS
 
     def __post_init__(self) -> None:
         for name in ("d", "d_k", "d_v"):
@@ -45,6 +46,9 @@ class Minimal:
         """Name and shape of every matrix, the same for every placement."""
         v, d, d_k, d_v = self.vocabulary, self.d, self.d_k, self.d_v
         return {"E": (v, d), "W_Q": (d, d_k), "W_K": (d, d_k), "W_V": (d, d_v), "W_O": (d_v, d), "U": (d, v)}
+
+    def biases(self) -> dict[str, tuple[int, ...]]:
+        return {}
 
     def gains(self, placement: Placement) -> dict[str, tuple[int]]:
         """Name and shape of the norm gains of a placement."""

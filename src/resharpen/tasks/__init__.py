@@ -1,6 +1,7 @@
 """Tasks whose next-token distribution is known exactly; one file a task."""
 
 from resharpen.tasks.set_complement import SetComplement
+from resharpen.tasks.task import Task
 from resharpen.tasks.validation import ValidationSet
 
-__all__ = ["SetComplement", "ValidationSet"]
+__all__ = ["SetComplement", "Task", "ValidationSet"]

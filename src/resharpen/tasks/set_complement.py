@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
+from resharpen.metrics import ByLength, mean_by_length
 from resharpen.tasks.validation import ValidationSet
 
 Tokens = NDArray[np.int64]
@@ -33,6 +34,8 @@ class SetComplement:
     v: int
 
     kind: ClassVar[str] = "set-complement"
+    metric: ClassVar[str] = "tvd"
+    lower_is_better: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.v < 2:
@@ -51,9 +54,9 @@ class SetComplement:
         """The longest input that leaves a token to predict."""
         return self.v - 1
 
-    def check_train_length(self, s: int) -> None:
-        if not 1 <= s <= self.longest:
-            raise ValueError(f"s = {s}: training lengths for v = {self.v} are 1..{self.longest}")
+    def check_train_length(self, train_length: int) -> None:
+        if not 1 <= train_length <= self.longest:
+            raise ValueError(f"s = {train_length}: training lengths for v = {self.v} are 1..{self.longest}")
 
     def sample(self, words_NxL: NDArray[np.uint32]) -> Tokens:
         """Distinct tokens, uniform without replacement: word i picks one of the v - i absent tokens, counted upwards.
@@ -69,9 +72,10 @@ class SetComplement:
             tokens_NxL[:, i] = token_N
         return tokens_NxL
 
-    def batch(self, key: streams.Key, group: int, step: int, n: int, s: int) -> tuple[Tokens, Tokens]:
+    def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> tuple[Tokens, Tokens]:
         """Minibatch `step` of a group of draws: n inputs of s tokens and the token that followed each prefix."""
-        words = streams.words(key, n * (s + 1), group, step).reshape(n, s + 1)
+        drawn = train_length + 1
+        words = streams.words(key, n * drawn, group, step).reshape(n, drawn)
         tokens = self.sample(words)
         return tokens[:, :-1], tokens[:, 1:]
 
@@ -92,6 +96,10 @@ class SetComplement:
         """What a model's `scores` takes: inputs [N, L], which prefixes are scored [N, L], p* of those [P, V]."""
         inputs, scored = validation.inputs_NxL, validation.scored_NxL
         return inputs, scored, self.p_star(inputs)[scored]
+
+    def by_length(self, values: NDArray[np.floating], validation: ValidationSet) -> dict[str, ByLength]:
+        """Mean TVD of each length, from that of every scored prefix, [M, P]."""
+        return {"tvd": mean_by_length(values, validation.length_P)}
 
     def _every_state(self) -> ValidationSet:
         """Each (last token, set) once: without positions the order of the earlier tokens cannot matter."""
