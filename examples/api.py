@@ -23,9 +23,9 @@ if __name__ == "__main__":  # workers are spawned processes: they import this fi
     run = rs.run(spec, "runs/api", workers=2)
 
     table = rs.scores(run)  # a polars DataFrame: one row a model and kind of weights
-    print(table.group_by("placement", "weights").agg(pl.col("tvd").quantile(0.1).alias("best TVD")))
+    print(table.group_by("placement", "weights").agg(pl.col("score").quantile(0.1).alias("best TVD")))
 
-    best = table.filter(placement="mine").sort("tvd").row(0, named=True)
+    best = table.filter(placement="mine").sort("score").row(0, named=True)
     model = rs.load_model(run, best["model"], weights=best["weights"])
     print(best["model"], model([[0, 3], [1, 2, 4, 5]]).round(3))  # next-token probabilities
     print(model.module())  # the same as a torch.nn.Module

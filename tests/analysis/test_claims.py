@@ -22,7 +22,7 @@ def made_up(level, bema=-0.005, groups=6, v=9):
                 for weights, shift in (("train", 0.0), ("bema", bema)):
                     new = s < v - 1
                     rows.append((placement, s, draw, weights, tvd + shift, tvd + shift if new else None, new))
-    columns = ["placement", "train_length", "draw", "weights", "tvd", "tvd_new", "has_new"]
+    columns = ["placement", "train_length", "draw", "weights", "score", "score_new", "has_new"]
     return SetComplementClaims(v, pl.DataFrame(rows, schema=columns, orient="row"))
 
 
@@ -59,7 +59,9 @@ def test_bema_that_hurts():
 def test_lost_models_rank_worst():
     claims_with_losses = made_up(as_the_paper_says)
     lost = claims_with_losses.rows.with_columns(
-        tvd_new=pl.when((pl.col("placement") == "post") & (pl.col("draw") % 16 != 0)).then(None).otherwise("tvd_new")
+        score_new=pl.when((pl.col("placement") == "post") & (pl.col("draw") % 16 != 0))
+        .then(None)
+        .otherwise("score_new")
     )
     assert SetComplementClaims(9, lost).all()[0].verdict == "does not hold"
 
@@ -69,8 +71,8 @@ def test_scores_of_a_run(tiny, tmp_path):
     table = scores(store)
     lengths = store.table("lengths").filter(selection="best", weights="train", model="sct-v4-s2/peri/3")
     row = table.filter(model="sct-v4-s2/peri/3", weights="train").row(0, named=True)
-    assert row["tvd"] == pytest.approx(lengths["value"].mean())
-    assert row["tvd_new"] == lengths.filter(length=3)["value"][0]
+    assert row["score"] == pytest.approx(lengths["value"].mean())
+    assert row["score_new"] == lengths.filter(length=3)["value"][0]
     assert {claim.number for claim in claims(store)} == {1, 2, 3}
 
 

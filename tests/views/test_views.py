@@ -32,7 +32,7 @@ def test_figure_shows_models_and_counts(tiny, tmp_path):
         assert expected in words
     dots = [line for line in figure.axes[0].lines if line.get_marker() == "."]
     assert sum(len(line.get_xdata()) for line in dots) == 2 * 2 * 16  # s, weights, models
-    pre_bema_s2 = scores(store).filter(placement="pre", train_length=2, weights="bema")["tvd"]
+    pre_bema_s2 = scores(store).filter(placement="pre", train_length=2, weights="bema")["score"]
     assert any(np.array_equal(line.get_ydata(), pre_bema_s2) for line in dots)
 
 

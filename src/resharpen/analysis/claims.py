@@ -111,11 +111,11 @@ class SetComplementClaims:
 
     @cached_property
     def _new(self) -> dict[tuple[str, int, str], list[Floats]]:
-        return self._by_group("tvd_new", self.rows.filter("has_new"))
+        return self._by_group("score_new", self.rows.filter("has_new"))
 
     @cached_property
     def _all(self) -> dict[tuple[str, int, str], list[Floats]]:
-        return self._by_group("tvd", self.rows)
+        return self._by_group("score", self.rows)
 
     def _by_group(self, column: str, rows: pl.DataFrame) -> dict[tuple[str, int, str], list[Floats]]:
         """(placement, s, weights) -> the scores of each group, by draw, so that lists of one setting pair up."""

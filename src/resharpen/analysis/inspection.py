@@ -88,7 +88,7 @@ def inspect(run: Run, setting: Setting, weights: Weights = "train") -> Inspectio
 def choose_model(run: Run, model: str, weights: Weights) -> tuple[str, Setting]:
     """The id and setting of a model: `best` has the lowest mean TVD over lengths it never saw, if there are any."""
     if model == "best":
-        ranked = scores(run).filter(weights=weights).drop_nulls("tvd").sort("tvd_new", "tvd", nulls_last=True)
+        ranked = scores(run).filter(weights=weights).drop_nulls("score").sort("score_new", "score", nulls_last=True)
         if ranked.is_empty():
             raise UserError(f"every model of {run.directory} diverged before its first checkpoint")
         model = ranked["model"][0]

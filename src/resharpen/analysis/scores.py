@@ -5,27 +5,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from resharpen.experiments.store import Run
+from resharpen.tasks import Task
 
 if TYPE_CHECKING:
     import polars as pl
 
 
-def scores(run: Run, selection: str = "best") -> pl.DataFrame:
-    """Per model and kind of weights: `tvd` over all lengths, `tvd_new` over those longer than trained.
+def task_of(run: Run) -> Task:
+    """A task of the run; all are of one kind."""
+    return run.experiment.settings[0].task
 
-    Null where there are none, and for a model that diverged before its first checkpoint.
+
+def scores(run: Run, selection: str = "best") -> pl.DataFrame:
+    """Per model and kind of weights: the mean of the task's metric over all lengths, `score`, and over those longer
+    than trained, `score_new`; null where there are none, and for a model that diverged before its first checkpoint.
+
+    The other columns are those of the table `models`.
     """
     import polars as pl
 
-    models = run.table("models").select("model", "setting", "v", "train_length", "placement", "draw", "diverged_at")
-    lengths = run.table("lengths").filter(pl.col("selection") == selection, pl.col("metric") == "tvd")
+    models = run.table("models")
+    lengths = run.table("lengths").filter(pl.col("selection") == selection, pl.col("metric") == task_of(run).metric)
     new = pl.col("length") > pl.col("train_length")
     return (
-        lengths.join(models, on="model")
+        lengths.join(models.select("model", "train_length"), on="model")
         .group_by("model", "weights", maintain_order=True)
         .agg(
-            pl.col("value").mean().alias("tvd"),
-            pl.col("value").filter(new).mean().alias("tvd_new"),
+            pl.col("value").mean().alias("score"),
+            pl.col("value").filter(new).mean().alias("score_new"),
             new.any().alias("has_new"),
         )
         .join(models, on="model", maintain_order="left")

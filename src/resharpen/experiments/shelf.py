@@ -16,43 +16,50 @@ SCALES = ("smoke", "laptop", "paper")
 class Size:
     models: int
     steps: int
+    checkpoints: int = 100
 
 
 @dataclass(frozen=True)
 class Entry:
     title: str
-    vocabularies: tuple[int, ...]
+    settings: tuple[Setting, ...]
     placements: tuple[str, ...]
     sizes: dict[str, Size]
     """By scale. `paper` is the full protocol; what the others cut is the number of models and of steps."""
 
     def experiment(self, name: str, scale: str) -> Experiment:
-        tasks = [SetComplement(v) for v in self.vocabularies]
+        size, known = self.sizes[scale], self.settings[0].model.placements
         return Experiment(
             name=f"{name}-{scale}",
-            settings=tuple(Setting(task, s, Minimal.smallest(task.v)) for task in tasks for s in range(1, 9)),
-            placements={placement: PLACEMENTS[placement] for placement in self.placements},
-            models=self.sizes[scale].models,
-            steps=self.sizes[scale].steps,
+            settings=self.settings,
+            placements={placement: known[placement] for placement in self.placements},
+            models=size.models,
+            steps=size.steps,
+            checkpoints=size.checkpoints,
         )
+
+
+def set_complement(*vocabularies: int) -> tuple[Setting, ...]:
+    """The paper's grid: s = 1..8 for each vocabulary, the smallest models."""
+    return tuple(Setting(SetComplement(v), s, Minimal.smallest(v)) for v in vocabularies for s in range(1, 9))
 
 
 SHELF = {
     "fig1": Entry(
         "Set Complement, v = 9: TVD by training length and placement",
-        (9,),
+        set_complement(9),
         PAPER_PLACEMENTS,
         {"smoke": Size(16, 1_000), "laptop": Size(96, 20_000), "paper": Size(1_000, 1_000_000)},
     ),
     "fig5": Entry(
         "Set Complement, v = 16 and 25, as figure 1",
-        (16, 25),
+        set_complement(16, 25),
         PAPER_PLACEMENTS,
         {"smoke": Size(16, 200), "laptop": Size(32, 10_000), "paper": Size(1_000, 1_000_000)},
     ),
     "placements": Entry(
         "Ours: Set Complement, v = 9, all seven placements",
-        (9,),
+        set_complement(9),
         tuple(PLACEMENTS),
         {"smoke": Size(16, 500), "laptop": Size(96, 20_000), "paper": Size(1_000, 1_000_000)},
     ),

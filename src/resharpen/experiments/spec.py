@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 
 import numpy as np
 
 from resharpen.engines.base import GROUP, Ensemble, Problem
 from resharpen.errors import UserError, unknown
-from resharpen.models import PLACEMENTS, Minimal, Placement
+from resharpen.experiments.families import usual_model
+from resharpen.models import Model, Placement
 from resharpen.optim.hyperparameters import TABLE, Row, draw
-from resharpen.tasks import SetComplement
+from resharpen.tasks import Task
 
 
 @dataclass(frozen=True)
 class Setting:
     """Task, training length and model sizes: what the random streams are keyed by, the placement apart."""
 
-    task: SetComplement
+    task: Task
     train_length: int
-    model: Minimal
+    model: Model
 
     def __post_init__(self) -> None:
         self.task.check_train_length(self.train_length)
 
     @property
     def name(self) -> str:
-        """`sct-v9-s2`, with the model sizes that are not the smallest possible: `sct-v9-s2-d16`."""
-        smallest = Minimal.smallest(self.task.v)
-        sizes = [
-            f"-{size}{getattr(self.model, size)}"
-            for size in ("d", "d_k", "d_v")
-            if getattr(self.model, size) != getattr(smallest, size)
-        ]
-        return f"{self.task.name}-s{self.train_length}" + "".join(sizes)
+        """`sct-v9-s2`, and the model sizes that are not the usual ones: `sct-v9-s2-d16`."""
+        usual = usual_model(self.task)
+        sizes = [(size.name, getattr(self.model, size.name)) for size in fields(self.model)]  # pyright: ignore[reportArgumentType]
+        unusual = [f"-{name}{size}" for name, size in sizes if size != getattr(usual, name)]
+        return f"{self.task.name}-s{self.train_length}" + "".join(unusual)
 
 
 @dataclass(frozen=True)
@@ -81,6 +79,13 @@ class Experiment:
             raise UserError(f"seed = {self.seed}: must not be negative")
         if not self.settings or not self.placements:
             raise UserError("an experiment needs at least one training length and one placement")
+        if len({setting.task.kind for setting in self.settings}) > 1:
+            raise UserError("an experiment has one kind of task")
+        for name, placement in self.placements.items():
+            try:
+                self.settings[0].model.gains(placement)
+            except ValueError as error:
+                raise UserError(f"placement '{name}': {error}") from error
         if self.engine not in ("auto", "torch", "native"):
             raise unknown("engine", self.engine, ("auto", "torch", "native"))
 
@@ -131,7 +136,7 @@ class Experiment:
         return changed if norms is None else replace(changed, placements=self._choose(norms))
 
     def _choose(self, norms: Iterable[str]) -> dict[str, Placement]:
-        known = {**PLACEMENTS, **self.placements}
+        known = {**self.settings[0].model.placements, **self.placements}
         for name in norms:
             if name not in known:
                 raise unknown("placement", name, known)

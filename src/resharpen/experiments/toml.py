@@ -19,25 +19,25 @@ weight_decay = [1e-6, 1e-2]
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 from resharpen.errors import UserError, unknown
+from resharpen.experiments.families import FAMILIES, Family
 from resharpen.experiments.spec import Experiment, Setting
-from resharpen.models import PLACEMENTS, POSITIONS, Minimal, Placement
+from resharpen.models import POSITIONS, Model, Placement
 from resharpen.optim.hyperparameters import TABLE, Row, narrowed
-from resharpen.tasks import SetComplement
+from resharpen.tasks import SetComplement, Task
 
 Data = Mapping[str, Any]
 
 _NUMBERS = ("models", "steps", "batch", "checkpoints", "seed")
 _TOP = ("name", "engine", "placements", "placement", "task", "hyperparameters", *_NUMBERS)
-_TASK = ("kind", "v", "train_lengths", "model")
-_MODEL = ("kind", "d", "d_k", "d_v")
 
 
 def read_toml(path: Path) -> Experiment:
@@ -59,14 +59,17 @@ def from_data(data: Data) -> Experiment:
     for name in ("task", "models", "steps"):
         if name not in data:
             raise UserError(f"'{name}' is missing")
-    own = {name: _placement(name, table) for name, table in _table("placement", data.get("placement", {})).items()}
     tasks = data["task"] if isinstance(data["task"], list) else [data["task"]]
     plain: dict[str, Any] = {name: _whole(name, data[name]) for name in _NUMBERS if name in data}
     plain |= {name: _typed(name, data[name], str, "a text") for name in ("name", "engine") if name in data}
     try:
+        settings = tuple(setting for task in tasks for setting in _settings(_table("task", task)))
+        built_in = settings[0].model.placements
+        tables = _table("placement", data.get("placement", {})).items()
+        own = {name: _placement(name, table, built_in) for name, table in tables}
         return Experiment(
-            settings=tuple(setting for task in tasks for setting in _settings(_table("task", task))),
-            placements=_chosen(data.get("placements", list(own)), own),
+            settings=settings,
+            placements=_chosen(data.get("placements", list(own)), {**built_in, **own}),
             hyperparameters={**TABLE, **_rows(_table("hyperparameters", data.get("hyperparameters", {})))},
             **plain,
         )
@@ -100,62 +103,73 @@ def differences(old: Data, new: Data, prefix: str = "") -> list[str]:
 
 
 def _settings(task: Data) -> list[Setting]:
-    _known("key in [task]", task, _TASK)
-    if task.get("kind", SetComplement.kind) != SetComplement.kind:
-        raise unknown("task", str(task["kind"]), [SetComplement.kind])
-    for name in ("v", "train_lengths"):
+    kind = str(task.get("kind", SetComplement.kind))
+    if kind not in FAMILIES:
+        raise unknown("task", kind, FAMILIES)
+    family = FAMILIES[kind]
+    needed, defaults = _whole_fields(family.task)
+    _known("key in [task]", task, ["kind", "train_lengths", "model", *needed, *defaults])
+    for name in needed if family.train_lengths else [*needed, "train_lengths"]:
         if name not in task:
             raise UserError(f"[task] needs '{name}'")
-    set_complement = SetComplement(_whole("v", task["v"]))
-    sizes = _table("task.model", task.get("model", {}))
-    _known("key in [task.model]", sizes, _MODEL)
-    if sizes.get("kind", Minimal.kind) != Minimal.kind:
-        raise unknown("model", str(sizes["kind"]), [Minimal.kind])
-    smallest = Minimal.smallest(set_complement.v)
-    d, d_k, d_v = (_whole(name, sizes.get(name, getattr(smallest, name))) for name in ("d", "d_k", "d_v"))
-    lengths = _typed("train_lengths", task["train_lengths"], list, "a list of whole numbers")
+    made = family.task(**{name: _whole(name, task[name]) for name in (*needed, *defaults) if name in task})
+    model = _model(family, made, _table("task.model", task.get("model", {})))
+    lengths = _typed("train_lengths", task.get("train_lengths", list(family.train_lengths)), list, "a list of numbers")
+    if not lengths:
+        raise UserError("train_lengths = []: at least one training length")
     if len(set(lengths)) != len(lengths):
         raise UserError(f"train_lengths = {lengths}: a length stands there twice")
-    return [
-        Setting(set_complement, _whole("train_lengths", s), Minimal(set_complement.v, d, d_k, d_v)) for s in lengths
-    ]
+    return [Setting(made, _whole("train_lengths", length), model) for length in lengths]
+
+
+def _model(family: Family, task: Task, sizes: Data) -> Model:
+    """The usual model of a task with the sizes that are given."""
+    usual = family.usual_model(task)
+    names = [*itertools.chain(*_whole_fields(family.model))]
+    _known("key in [task.model]", sizes, ["kind", *names])
+    if sizes.get("kind", usual.kind) != usual.kind:
+        raise unknown("model", str(sizes["kind"]), [usual.kind])
+    return replace(usual, **{name: _whole(name, sizes[name]) for name in names if name in sizes})  # pyright: ignore[reportArgumentType]
+
+
+def _whole_fields(kind: type[Any]) -> tuple[list[str], list[str]]:
+    """The fields of a task or model, all whole numbers: those that must be given, and those with a default."""
+    needed = [field.name for field in fields(kind) if field.default is MISSING]
+    return needed, [field.name for field in fields(kind) if field.default is not MISSING]
 
 
 def _tasks_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
     """Settings that differ in the training length only make one [task]."""
-    tasks: dict[tuple[SetComplement, Minimal], list[int]] = {}
+    tasks: dict[tuple[Task, Model], list[int]] = {}
     for setting in settings:
         tasks.setdefault((setting.task, setting.model), []).append(setting.train_length)
     return [
         {
             "kind": task.kind,
-            "v": task.v,
+            **asdict(task),  # pyright: ignore[reportArgumentType]
             "train_lengths": lengths,
-            "model": {"kind": model.kind, "d": model.d, "d_k": model.d_k, "d_v": model.d_v},
+            "model": {"kind": model.kind, **asdict(model)},  # pyright: ignore[reportArgumentType]
         }
         for (task, model), lengths in tasks.items()
     ]
 
 
-def _placement(name: str, table: Any) -> Placement:
+def _placement(name: str, table: Any, built_in: Mapping[str, Placement]) -> Placement:
     if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise UserError(f"placement name {name!r}: allowed are letters, digits, '-' and '_'")
     positions = _table(f"placement.{name}", table)
     _known(f"position in [placement.{name}]", positions, POSITIONS)
     placement = Placement(**{key: _typed(key, value, bool, "true or false") for key, value in positions.items()})
-    if name in PLACEMENTS and placement != PLACEMENTS[name]:
+    if name in built_in and placement != built_in[name]:
         raise UserError(f"placement '{name}' is built in: choose another name for your own")
     return placement
 
 
-def _chosen(names: Any, own: Mapping[str, Placement]) -> dict[str, Placement]:
-    known = {**PLACEMENTS, **own}
-    chosen = {}
+def _chosen(names: Any, known: Mapping[str, Placement]) -> dict[str, Placement]:
     for name in _typed("placements", names, list, "a list of names"):
         if name not in known:
             raise unknown("placement", str(name), known)
-        chosen[name] = known[name]
-    return chosen
+    return {name: known[name] for name in names}
 
 
 def _rows(table: Data) -> dict[str, Row]:

@@ -45,7 +45,9 @@ def _panel(axes: Axes, rows: pl.DataFrame, v: int, placement: str, vocabularies:
     lengths = sorted(rows["train_length"].unique())
     for s in lengths:
         for weights in COLOURS:
-            split_violin(axes, s, rows.filter(train_length=s, weights=weights)["tvd"].drop_nulls().to_numpy(), weights)
+            split_violin(
+                axes, s, rows.filter(train_length=s, weights=weights)["score"].drop_nulls().to_numpy(), weights
+            )
     axes.axhline(0.5, color="grey", linewidth=0.8, linestyle=":", zorder=0)
     if lengths:
         axes.text(max(lengths) + 0.5, 0.505, "uniform guess", ha="right", va="bottom", fontsize=6.5, color="grey")
@@ -62,7 +64,7 @@ def _counts(rows: pl.DataFrame) -> str:
     one = rows.filter(weights="train")
     each = sorted(one.group_by("train_length").len()["len"].unique())
     diverged = one["diverged_at"].is_not_null().sum()
-    missing = one["tvd"].is_null().sum()
+    missing = one["score"].is_null().sum()
     text = f"{'-'.join(map(str, each))} models a violin, {diverged} of {len(one)} diverged"
     return text + (f", {missing} not shown" if missing else "")
 

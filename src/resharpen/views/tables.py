@@ -55,7 +55,7 @@ def print_scores(scores: pl.DataFrame, console: Console) -> None:
         for name in ("10%", "median"):
             table.add_column(f"{weights} {name}", justify="right")
     for (setting, placement), rows in scores.group_by("setting", "placement", maintain_order=True):
-        by_weights = {weights: rows.filter(weights=weights)["tvd"] for weights in ("train", "bema")}
+        by_weights = {weights: rows.filter(weights=weights)["score"] for weights in ("train", "bema")}
         cells = [
             "-" if (value := tvd.quantile(q, "linear")) is None else f"{value:.4f}"
             for tvd in by_weights.values()
