@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from resharpen.analysis.scores import scores
 from resharpen.experiments.store import Run
-from resharpen.views.violins import COLOURS, LABELS, split_violin
+from resharpen.views.violins import COLOURS, finish_panel, legend, split_violin
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,42 +31,28 @@ def draw(run: Run, selection: str = "best") -> Figure:
             axes.axis("off")
             continue
         v, placement = panels[number]
-        _panel(axes, table.filter(v=v, placement=placement), v, placement, vocabularies=table["v"].n_unique())
+        name = f"{placement}, v = {v}" if table["v"].n_unique() > 1 else placement
+        _panel(axes, table.filter(v=v, placement=placement), name)
         if number % columns == 0:
             axes.set_ylabel("mean TVD over all lengths")
         if number + columns >= len(panels):
             axes.set_xlabel("training length s (tokens)")
-    _legend(figure)
+    legend(figure)
     figure.suptitle(_title(run, table), fontsize=9.5)
     return figure
 
 
-def _panel(axes: Axes, rows: pl.DataFrame, v: int, placement: str, vocabularies: int) -> None:
+def _panel(axes: Axes, rows: pl.DataFrame, name: str) -> None:
     lengths = sorted(rows["train_length"].unique())
     for s in lengths:
         for weights in COLOURS:
-            split_violin(
-                axes, s, rows.filter(train_length=s, weights=weights)["score"].drop_nulls().to_numpy(), weights
-            )
+            values = rows.filter(train_length=s, weights=weights)["score"].drop_nulls()
+            split_violin(axes, s, values.to_numpy(), weights)
     axes.axhline(0.5, color="grey", linewidth=0.8, linestyle=":", zorder=0)
-    if lengths:
-        axes.text(max(lengths) + 0.5, 0.505, "uniform guess", ha="right", va="bottom", fontsize=6.5, color="grey")
-    axes.set(ylim=(-0.01, 0.55), xlim=(min(lengths) - 0.6, max(lengths) + 0.6), xticks=lengths)
-    axes.grid(axis="y", linewidth=0.4, alpha=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
-    name = f"{placement}, v = {v}" if vocabularies > 1 else placement
-    axes.set_title(name, fontsize=10, fontweight="bold", pad=16)
-    axes.text(0.5, 1.02, _counts(rows), transform=axes.transAxes, ha="center", va="bottom", fontsize=7.5)
-
-
-def _counts(rows: pl.DataFrame) -> str:
-    """How many models a violin shows, and how many diverged; a diverged one with no checkpoint is not drawn."""
-    one = rows.filter(weights="train")
-    each = sorted(one.group_by("train_length").len()["len"].unique())
-    diverged = one["diverged_at"].is_not_null().sum()
-    missing = one["score"].is_null().sum()
-    text = f"{'-'.join(map(str, each))} models a violin, {diverged} of {len(one)} diverged"
-    return text + (f", {missing} not shown" if missing else "")
+    axes.text(0.99, 0.505, "uniform guess", transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=6.5)
+    axes.set(ylim=(-0.01, 0.55), xticks=lengths)
+    axes.margins(x=0.03)
+    finish_panel(axes, name, rows.filter(weights="train"), "score")
 
 
 def _title(run: Run, table: pl.DataFrame) -> str:
@@ -77,12 +63,3 @@ def _title(run: Run, table: pl.DataFrame) -> str:
         f"Set Complement: each dot is a model with its own random hyperparameters, at its best checkpoint "
         f"({experiment.steps:,} steps{unfinished})"
     )
-
-
-def _legend(figure: Figure) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    halves = [Patch(facecolor=COLOURS[w], alpha=0.6, label=LABELS[w]) for w in COLOURS]
-    ticks = Line2D([], [], color="black", linewidth=0.9, label="long tick: median, short tick: 10% quantile")
-    figure.legend(handles=[*halves, ticks], loc="outside lower center", ncols=3, frameon=False, fontsize=8)

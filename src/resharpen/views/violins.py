@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    import polars as pl
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette: told apart by the colour-blind, and by lightness in grey print.
 COLOURS = {"train": "#0072B2", "bema": "#E69F00"}
@@ -17,8 +19,8 @@ LABELS = {"train": "training weights (left)", "bema": "BEMA (right)"}
 _WIDTH = 0.86
 
 
-def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str) -> None:
-    """One half of a violin at x: density, a dot for each model, the median and the 10% quantile."""
+def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str, best: float = 0.1) -> None:
+    """One half of a violin at x: density, a dot for each model, the median and the quantile that counts as best."""
     if not len(values):
         return
     colour, direction = COLOURS[weights], -1 if weights == "train" else 1
@@ -28,6 +30,27 @@ def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str
     # Dots are spread by rank, not at random: the same run gives the same picture.
     spread = 0.06 + 0.24 * np.modf(np.arange(len(values)) * 0.618034)[0]
     axes.plot(x + direction * spread, values, ".", color=DARK[weights], markersize=2.4, alpha=0.8, markeredgewidth=0)
-    for quantile, width in ((0.5, 0.40), (0.1, 0.22)):
+    for quantile, width in ((0.5, 0.40), (best, 0.22)):
         at = np.quantile(values, quantile)
         axes.plot([x, x + direction * width], [at, at], color="black", linewidth=0.9, solid_capstyle="butt")
+
+
+def finish_panel(axes: Axes, name: str, models: pl.DataFrame, value: str) -> None:
+    """Name of the panel; how many models a violin shows and how many diverged, from one row a model and violin."""
+    each = sorted(models.group_by("train_length").len()["len"].unique())
+    diverged, missing = models["diverged_at"].is_not_null().sum(), models[value].is_null().sum()
+    text = f"{'-'.join(map(str, each))} models a violin, {diverged} of {len(models)} diverged"
+    text += f", {missing} not shown" if missing else ""
+    axes.set_title(name, fontsize=10, fontweight="bold", pad=16)
+    axes.text(0.5, 1.02, text, transform=axes.transAxes, ha="center", va="bottom", fontsize=7.5)
+    axes.grid(axis="y", linewidth=0.4, alpha=0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def legend(figure: Figure, best: float = 0.1) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    halves = [Patch(facecolor=COLOURS[w], alpha=0.6, label=LABELS[w]) for w in COLOURS]
+    ticks = Line2D([], [], color="black", linewidth=0.9, label=f"long tick: median, short tick: {best:.0%} quantile")
+    figure.legend(handles=[*halves, ticks], loc="outside lower center", ncols=3, frameon=False, fontsize=8)

@@ -1,0 +1,56 @@
+"""A metric by input length: one panel a placement, in it a split violin for each length."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from resharpen.experiments.store import Run
+from resharpen.views.violins import COLOURS, finish_panel, legend, split_violin
+
+if TYPE_CHECKING:
+    import polars as pl
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAMES = {
+    "accuracy": "accuracy",
+    "entropy": "attention entropy (nats)",
+    "largest_weight": "largest attention weight",
+}
+
+
+def draw_by_length(run: Run, metric: str, title: str, selection: str = "best", chance: float | None = None) -> Figure:
+    """Every model of every placement at every length of the report set; trained lengths are shaded."""
+    import polars as pl
+    from matplotlib.figure import Figure
+
+    rows = (
+        run.table("lengths")
+        .filter(pl.col("selection") == selection, pl.col("metric") == metric)
+        .join(run.table("models"), on="model")
+    )
+    placements = [name for name in run.experiment.placements if name in set(rows["placement"])]
+    figure = Figure(figsize=(0.9 + 3.3 * len(placements), 3.9), layout="constrained", dpi=150)
+    grid = figure.subplots(1, len(placements), sharey=True, squeeze=False)[0]
+    lengths = sorted(rows["length"].unique())
+    trained = sum(length <= rows["train_length"].max() for length in lengths)
+    for axes, placement in zip(grid, placements, strict=True):
+        _panel(axes, rows.filter(placement=placement), lengths, placement)
+        axes.axvspan(-0.6, trained - 0.5, color="#DDDDDD", alpha=0.5, linewidth=0, zorder=0)
+        if chance is not None:
+            axes.axhline(chance, color="grey", linewidth=0.8, linestyle=":", zorder=0)
+            axes.text(len(lengths) - 0.5, chance, "chance", ha="right", va="bottom", fontsize=6.5, color="grey")
+    grid[0].set_ylabel(NAMES.get(metric, metric))
+    legend(figure)
+    figure.suptitle(f"{title} (grey: trained lengths; {run.experiment.steps:,} steps)", fontsize=9.5)
+    return figure
+
+
+def _panel(axes: Axes, rows: pl.DataFrame, lengths: list[int], placement: str) -> None:
+    for position, length in enumerate(lengths):
+        for weights in COLOURS:
+            values = rows.filter(length=length, weights=weights)["value"].drop_nulls()
+            split_violin(axes, position, values.to_numpy(), weights)
+    axes.set(xlim=(-0.6, len(lengths) - 0.4), xlabel="input length (items)")
+    axes.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths], rotation=45, fontsize=8)
+    finish_panel(axes, placement, rows.filter(weights="train", length=lengths[0]), "value")
