@@ -1,5 +1,6 @@
 """The command line as a user meets it."""
 
+import os
 import re
 import signal
 import subprocess
@@ -211,6 +212,23 @@ def test_ctrl_c_leaves_a_run_that_resumes(toml, tmp_path, capsys):
     assert list(out.rglob("state.safetensors"))
     main(["status", str(out)])
     assert "under way" in capsys.readouterr().out
+
+
+def test_a_killed_worker_is_reported(toml, tmp_path):
+    out = tmp_path / "run"
+    toml.write_text(TINY.replace("steps = 12", "steps = 20000").replace("checkpoints = 3", "checkpoints = 2000"))
+    command = [sys.executable, "-m", "resharpen.cli", "run", str(toml), "--out", str(out), "--workers", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
+    assert process.stdout is not None
+    next(line for line in process.stdout if " step " in line)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    workers = [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    assert len(workers) == 2
+    os.kill(int(workers[0]), signal.SIGKILL)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"a worker ended with exit code -9; what is done is kept. Continue with: resharpen run {out}" in error
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
 
 @pytest.mark.parametrize("args", [["--help"], ["run", "--help"], ["run", "fig9"]])

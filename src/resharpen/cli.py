@@ -83,6 +83,7 @@ class RunFigure:
 
     def __call__(self, console: Console) -> None:
         from resharpen.experiments.estimate import describe
+        from resharpen.experiments.launchers import WorkerDied
         from resharpen.experiments.runner import run, with_engine
 
         experiment, out = self._experiment()
@@ -91,8 +92,12 @@ class RunFigure:
         if self.dry_run:
             console.print(describe(with_engine(experiment), self.workers))
             return
-        with _progress(console) as progress, _stop_on_signal() as stop:
-            store = run(experiment, out, self.workers, progress.plan, progress.update, stop.is_set)
+        try:
+            with _progress(console) as progress, _stop_on_signal() as stop:
+                store = run(experiment, out, self.workers, progress.plan, progress.update, stop.is_set)
+        except WorkerDied as error:
+            print(f"resharpen: {error}; what is done is kept. Continue with: resharpen run {out}", file=sys.stderr)
+            sys.exit(1)
         if stop.is_set():
             console.print(f"Stopped; nothing is lost. Continue with: {store.command}", soft_wrap=True)
             sys.exit(130)

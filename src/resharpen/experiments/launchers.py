@@ -20,7 +20,7 @@ from resharpen.experiments.training import Progress, Trainer
 
 
 class WorkerDied(RuntimeError):
-    """A worker process ended without saying why."""
+    """A worker process was killed, by the system for want of memory perhaps."""
 
 
 def launch(
@@ -64,7 +64,8 @@ def _in_processes(
     finally:
         stop.set()
         for process in processes:
-            process.join(timeout=60)
+            process.join(timeout=30)
+            process.kill()  # a worker that died may have taken a lock of the queue with it; no-op for one that ended
         jobs.cancel_join_thread()
 
 
@@ -80,12 +81,12 @@ def _listen(
     while working:
         if should_stop():
             stop.set()
+        dead = [process for process in processes if process.exitcode not in (None, 0)]
+        if dead:
+            raise WorkerDied(f"a worker ended with exit code {dead[0].exitcode}")
         try:
             event = events.get(timeout=0.2)
         except queue.Empty:
-            dead = [process for process in processes if process.exitcode not in (None, 0)]
-            if dead:
-                raise WorkerDied(f"a worker ended with exit code {dead[0].exitcode}") from None
             continue
         if event is None:
             working -= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ class ValidationSet:
     inputs_NxL: NDArray[np.int64]
     scored_NxL: NDArray[np.bool_]
 
-    @property
+    @cached_property
     def length_P(self) -> NDArray[np.int64]:
         """The number of input tokens of each scored prefix."""
         return np.nonzero(self.scored_NxL)[1] + 1
