@@ -1,10 +1,14 @@
 """Claims on made-up scores whose verdict is known, and on a real run."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
 
-from resharpen.analysis.claims import SetComplementClaims, claims
+from resharpen.analysis.claims import claims
+from resharpen.analysis.claims.finding import paired_only
+from resharpen.analysis.claims.set_complement import SetComplementClaims
 from resharpen.analysis.scores import scores, tidy_results
 from resharpen.experiments.runner import run
 
@@ -81,3 +85,17 @@ def test_tidy_results_hold_every_hyperparameter(tiny, tmp_path):
     tidy = tidy_results(store)
     assert tidy.height == store.table("lengths").height
     assert set(tiny.hyperparameters) <= set(tidy.columns)
+
+
+def test_claims_of_an_unfinished_run_use_the_draws_that_all_placements_have(tiny, tmp_path):
+    ended = []
+
+    def watch(progress):
+        if progress.step == progress.steps and progress.shard not in ended:
+            ended.append(progress.shard)
+
+    tiny = replace(tiny, models=32)
+    store = run(tiny, tmp_path / "r", workers=1, on_progress=watch, should_stop=lambda: len(ended) == 6)
+    assert len(store.done()) == 5  # the first group, and one placement of the second
+    assert {claim.verdict for claim in claims(store)} <= {"undecided at this scale", "not tested"}
+    assert paired_only(scores(store))["draw"].max() == 15

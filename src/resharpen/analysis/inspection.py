@@ -15,6 +15,7 @@ from resharpen.experiments.spec import Setting
 from resharpen.experiments.store import Run
 from resharpen.experiments.stored import find_shard
 from resharpen.models import Minimal
+from resharpen.tasks import SetComplement
 
 if TYPE_CHECKING:
     import polars as pl
@@ -64,7 +65,7 @@ class Inspection:
 
 def inspect(run: Run, setting: Setting, weights: Weights = "train") -> Inspection:
     """Measure every model of a setting at its best checkpoint."""
-    if not isinstance(setting.model, Minimal):
+    if not (isinstance(setting.model, Minimal) and isinstance(setting.task, SetComplement)):
         raise UserError(f"{setting.name}: circuits are those of minimal transformers")
     import polars as pl
 

@@ -1,0 +1,16 @@
+"""What the paper claims, tested on a run."""
+
+from resharpen.analysis.claims.finding import Claim, Finding
+from resharpen.analysis.claims.set_complement import set_complement_claims
+from resharpen.analysis.scores import task_of
+from resharpen.experiments.store import Run
+from resharpen.tasks import SetComplement
+
+__all__ = ["Claim", "Finding", "claims"]
+
+_BY_TASK = {SetComplement.kind: set_complement_claims}
+
+
+def claims(run: Run) -> list[Claim]:
+    """The claims that a run can speak to."""
+    return _BY_TASK[task_of(run).kind](run)
