@@ -31,4 +31,4 @@ if __name__ == "__main__":  # workers are spawned processes: they import this fi
     print(model.module())  # the same as a torch.nn.Module
 
     run = rs.run(replace(spec, models=32), "runs/api", workers=2)  # trains only the new draws
-    rs.draw(run).savefig("runs/api/figure.png")
+    rs.draw(run)["figure"].savefig("runs/api/figure.png")

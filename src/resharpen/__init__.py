@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from resharpen.models import PLACEMENTS as PLACEMENTS
     from resharpen.models import Minimal as Minimal
     from resharpen.models import Placement as Placement
+    from resharpen.models import Retriever as Retriever
+    from resharpen.tasks import MaxRetrieval as MaxRetrieval
     from resharpen.tasks import SetComplement as SetComplement
-    from resharpen.views.set_complement import draw as draw
+    from resharpen.views.figures import draw as draw
 
 # Loaded when asked for, so that `resharpen --help` need not wait for torch, polars and matplotlib.
 _WHERE = {
@@ -56,7 +58,9 @@ _WHERE = {
     "Minimal": "models",
     "Placement": "models",
     "SetComplement": "tasks",
-    "draw": "views.set_complement",
+    "draw": "views.figures",
+    "MaxRetrieval": "tasks",
+    "Retriever": "models",
 }
 
 __all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -31,6 +31,7 @@ RunDirectory = Annotated[Positional[Path], arg(metavar="RUN", help_behavior_hint
 Scale = Annotated[
     Literal["smoke", "laptop", "paper"] | None, arg(metavar="{smoke,laptop,paper}", help_behavior_hint="")
 ]
+AttentionName = Annotated[Literal["softmax", "log-n"] | None, arg(metavar="{softmax,log-n}", help_behavior_hint="")]
 EngineName = Annotated[
     Literal["auto", "torch", "native"] | None, arg(metavar="{auto,torch,native}", help_behavior_hint="")
 ]
@@ -76,6 +77,8 @@ class RunFigure:
     """Seed of all random streams."""
     workers: Number = None
     """Processes. Default: one a core."""
+    attention: AttentionName = None
+    """An attention remedy to train with: log-n scales attention logits by the logarithm of the input length."""
     engine: EngineName = None
     """auto takes native where it can run."""
     dry_run: bool = False
@@ -101,7 +104,7 @@ class RunFigure:
         if stop.is_set():
             console.print(f"Stopped; nothing is lost. Continue with: {store.command}", soft_wrap=True)
             sys.exit(130)
-        _save_figure(store, out, console)
+        _save_figures(store, out, console)
         console.print(f"Next: resharpen claims {out}, resharpen results {out}", soft_wrap=True)
 
     def _experiment(self) -> tuple[Experiment, Path]:
@@ -117,7 +120,7 @@ class RunFigure:
         else:
             experiment = take(self.target, self.scale or "laptop")
         norms = None if self.norms is None else [name.strip() for name in self.norms.split(",")]
-        changed = experiment.with_changes(self.models, self.steps, self.seed, norms, self.engine)
+        changed = experiment.with_changes(self.models, self.steps, self.seed, norms, self.engine, self.attention)
         return changed, self.out or (path if path.is_dir() else Path("runs") / experiment.name)
 
 
@@ -154,7 +157,7 @@ class DrawFigure:
     """Where the pictures go. Default: the run directory."""
 
     def __call__(self, console: Console) -> None:
-        _save_figure(_load(self.run), self.out or self.run, console, self.selection)
+        _save_figures(_load(self.run), self.out or self.run, console, self.selection)
 
 
 @dataclass(frozen=True)
@@ -319,10 +322,12 @@ def _load(directory: Path) -> Run:
     return load(directory)
 
 
-def _save_figure(run: Run, out: Path, console: Console, selection: str = "best") -> None:
-    from resharpen.views.set_complement import draw
+def _save_figures(run: Run, out: Path, console: Console, selection: str = "best") -> None:
+    from resharpen.views.figures import draw
 
-    _save(draw(run, selection), out, "figure" if selection == "best" else f"figure-{selection}", console)
+    suffix = "" if selection == "best" else f"-{selection}"
+    for name, figure in draw(run, selection).items():
+        _save(figure, out, f"{name}{suffix}", console)
 
 
 def _save(figure: Figure, out: Path, name: str, console: Console) -> None:

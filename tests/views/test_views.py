@@ -12,7 +12,7 @@ from resharpen.experiments.runner import run
 from resharpen.experiments.training import Progress
 from resharpen.optim.hyperparameters import narrowed
 from resharpen.views.progress import LiveProgress, Meter, PlainProgress
-from resharpen.views.set_complement import draw
+from resharpen.views.set_complement import draw_set_complement as draw
 from resharpen.views.tables import print_claims, print_scores, print_status
 from resharpen.views.violins import split_violin
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from resharpen.models import Model, Placement
 from resharpen.models.initial import initial_weights
 from resharpen.optim.bema import bema_weights
 from resharpen.optim.hyperparameters import Draws
-from resharpen.tasks import Task, ValidationSet
+from resharpen.tasks import Task
 
 Arrays = dict[str, NDArray]
 Batch = tuple[NDArray, ...]
@@ -30,6 +30,8 @@ Batches = Sequence[Batch]
 """Given minibatches, one a step."""
 Weights = Literal["train", "bema"]
 
+ATTENTION = ("entropy", "largest_weight")
+"""What `diagnose` tells of attention: its entropy in nats, and its largest weight."""
 GROUP = 16
 """Consecutive draws that see the same minibatches; the lanes of a vector in the native engine."""
 
@@ -47,6 +49,8 @@ class Problem:
     seed: int
     setting: str
     """The name of task, training length and model sizes that keys the random streams."""
+    attention: str = "softmax"
+    """The name of an attention remedy."""
 
     @property
     def batch_key(self) -> streams.Key:
@@ -80,8 +84,12 @@ class Engine(Protocol):
 
     def advance(self, n: int, batches: Batches | None = None) -> None: ...
 
-    def evaluate(self, weights: Arrays, validation: ValidationSet) -> NDArray[np.float32]:
-        """TVD of every scored prefix, [M, P]."""
+    def evaluate(self, weights: Arrays, validation: Any) -> NDArray[np.float32]:
+        """The score of every example of a validation set, [M, P]: TVD of prefixes, or right and wrong answers."""
+        ...
+
+    def diagnose(self, weights: Arrays, validation: Any) -> dict[str, NDArray[np.float32]]:
+        """What else a model can tell of every example, by name, [M, P] each; reported, never selected by."""
         ...
 
     def dump(self) -> Arrays: ...

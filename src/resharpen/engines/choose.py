@@ -7,6 +7,10 @@ from resharpen.engines.base import Engine, Ensemble, Problem
 
 def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
     if name == "native":
+        if problem.model.kind == "retriever":
+            from resharpen.engines.native.retriever import NativeRetriever
+
+            return NativeRetriever(problem, ensemble)
         from resharpen.engines.native import NativeEngine
 
         return NativeEngine(problem, ensemble)
@@ -20,9 +24,12 @@ def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
 
 def why_not_native(problem: Problem) -> str:
     """Why the native engine cannot run this problem here; empty if it can."""
-    from resharpen.engines.native import NoCompiler, supports
-    from resharpen.engines.native.build import find_compiler
+    from resharpen.engines.native.build import NoCompiler, find_compiler
 
+    if problem.model.kind == "retriever":
+        from resharpen.engines.native.retriever import supports
+    else:
+        from resharpen.engines.native.engine import supports
     if reason := supports(problem):
         return reason
     try:

@@ -5,15 +5,19 @@ Shapes: M models, N sequences, L positions, V tokens, P scored prefixes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from resharpen.engines.base import Arrays, Batch, Batches, Ensemble, Problem, initial_state
+from resharpen.engines.base import ATTENTION, Arrays, Batch, Batches, Ensemble, Problem, initial_state
+from resharpen.models import Retriever
+from resharpen.models.remedies import REMEDIES, Remedy
 from resharpen.optim.adamw import adamw_step, clip_factor, gradient_norm, has_decay
 from resharpen.optim.schedule import StepTable, step_table
-from resharpen.tasks import ValidationSet
 
 EVALUATED_AT_ONCE = 2**21
 """Bound on models x positions x tokens in one evaluation call: about 100 MB of activations."""
@@ -22,8 +26,17 @@ EVALUATED_AT_ONCE = 2**21
 class TorchEngine:
     name = "torch"
 
-    def __init__(self, problem: Problem, ensemble: Ensemble, dtype: str = "float32", device: str = "cpu"):
+    def __init__(
+        self,
+        problem: Problem,
+        ensemble: Ensemble,
+        dtype: str = "float32",
+        device: str = "cpu",
+        attend: Remedy | None = None,
+    ):
+        """`attend` is an attention remedy of your own, in place of the one that the problem names."""
         self.problem, self.ensemble = problem, ensemble
+        self._attend = attend or REMEDIES[problem.attention]
         self._dtype, self._device = getattr(torch, dtype), device
         self._hyper = {name: self._tensor(values) for name, values in ensemble.hyperparameters.items()}
         start = initial_state(problem, ensemble)
@@ -54,7 +67,7 @@ class TorchEngine:
         theta = {name: self._state[f"theta.{name}"].detach().requires_grad_() for name in self._names}
         # The models share no parameter, so the gradient of the sum of losses is each model's own.
         model, placement = self.problem.model, self.problem.placement
-        loss = model.loss(theta, self._tensors(batch), placement, self._hyper["rms_epsilon"]).sum()
+        loss = model.loss(theta, self._tensors(batch), placement, self._hyper["rms_epsilon"], self._attend).sum()
         return dict(zip(theta, torch.autograd.grad(loss, list(theta.values())), strict=True))
 
     @torch.no_grad()
@@ -102,15 +115,28 @@ class TorchEngine:
         state["diverged_at"] = torch.where(mark, state["step"], state["diverged_at"])
 
     @torch.no_grad()
-    def evaluate(self, weights: Arrays, validation: ValidationSet) -> NDArray[np.float32]:
+    def evaluate(self, weights: Arrays, validation: Any) -> NDArray[np.float32]:
+        return self._in_pieces(weights, validation, lambda *args: [self.problem.model.scores(*args)])[0]
+
+    @torch.no_grad()
+    def diagnose(self, weights: Arrays, validation: Any) -> dict[str, NDArray[np.float32]]:
+        model = self.problem.model
+        if not isinstance(model, Retriever):
+            return {}
+        return dict(zip(ATTENTION, self._in_pieces(weights, validation, model.attention), strict=True))
+
+    def _in_pieces(
+        self, weights: Arrays, validation: Any, measure: Callable[..., Sequence[Tensor]]
+    ) -> list[NDArray[np.float32]]:
+        """Measure a validation set in pieces of bounded memory; each of the measured arrays is [M, P]."""
         theta = {name: self._tensor(array) for name, array in weights.items()}
-        model, task, placement = self.problem.model, self.problem.task, self.problem.placement
-        numbers_per_position = len(self.ensemble.draw_M) * task.vocabulary
+        rest = (self.problem.placement, self._hyper["rms_epsilon"], self._attend)
+        positions = EVALUATED_AT_ONCE // (len(self.ensemble.draw_M) * self.problem.task.vocabulary)
         pieces = [
-            model.scores(theta, self._tensors(task.examples(piece)), placement, self._hyper["rms_epsilon"])
-            for piece in validation.pieces(EVALUATED_AT_ONCE // numbers_per_position)
+            measure(theta, self._tensors(self.problem.task.examples(piece)), *rest)
+            for piece in validation.pieces(positions)
         ]
-        return torch.cat(pieces, dim=1).float().cpu().numpy()
+        return [torch.cat(columns, dim=1).float().cpu().numpy() for columns in zip(*pieces, strict=True)]
 
     def _tensors(self, arrays: Batch) -> list[Tensor]:
         """Tokens and masks as they are, numbers in the engine's precision."""

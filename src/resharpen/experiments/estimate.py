@@ -15,6 +15,8 @@ from resharpen.experiments.spec import Experiment, Setting, Shard
 CALIBRATION_SECONDS = 0.05
 VALIDATION_SHARE = 1.1
 """Checkpoints and reports cost about a tenth on top of training."""
+LENGTHS = 10
+"""Lengths in a report, about."""
 BYTES_PER_VALUE = 4.5
 """Kept weights are stored as they are; tables compress well."""
 
@@ -55,9 +57,9 @@ def estimate(experiment: Experiment, pace: Mapping[str, float], workers: int | N
     values = 0
     for shard in shards:
         model = shard.setting.model
-        shapes = {**model.matrices(), **model.gains(experiment.placements[shard.placement])}
+        shapes = {**model.matrices(), **model.biases(), **model.gains(experiment.placements[shard.placement])}
         weights = 6 * sum(int(np.prod(shape)) for shape in shapes.values())
-        curves, lengths = 2 * experiment.checkpoints, 6 * shard.setting.task.longest
+        curves, lengths = 2 * experiment.checkpoints, 6 * LENGTHS
         values += shard.count * (weights + 2 * curves + 2 * lengths)
     seconds = busy / min(workers or cores(), len(shards))
     return Estimate(len(shards), sum(s.count for s in shards), seconds, values * BYTES_PER_VALUE)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from resharpen.errors import unknown
+from resharpen.experiments.families import FAMILIES
 from resharpen.experiments.spec import Experiment, Setting
-from resharpen.models import PAPER_PLACEMENTS, PLACEMENTS, Minimal
-from resharpen.tasks import SetComplement
+from resharpen.models import PAPER_PLACEMENTS, PLACEMENTS, RETRIEVER_PLACEMENTS, Minimal, Retriever
+from resharpen.tasks import MaxRetrieval, SetComplement
 
 SCALES = ("smoke", "laptop", "paper")
 
@@ -22,16 +24,19 @@ class Size:
 @dataclass(frozen=True)
 class Entry:
     title: str
-    settings: tuple[Setting, ...]
+    settings: Callable[[str], tuple[Setting, ...]]
+    """By scale, where validation is smaller below `paper`."""
     placements: tuple[str, ...]
     sizes: dict[str, Size]
     """By scale. `paper` is the full protocol; what the others cut is the number of models and of steps."""
 
     def experiment(self, name: str, scale: str) -> Experiment:
-        size, known = self.sizes[scale], self.settings[0].model.placements
+        size, settings = self.sizes[scale], self.settings(scale)
+        known = settings[0].model.placements
         return Experiment(
             name=f"{name}-{scale}",
-            settings=self.settings,
+            settings=settings,
+            batch=FAMILIES[settings[0].task.kind].batch,
             placements={placement: known[placement] for placement in self.placements},
             models=size.models,
             steps=size.steps,
@@ -39,9 +44,16 @@ class Entry:
         )
 
 
-def set_complement(*vocabularies: int) -> tuple[Setting, ...]:
+def set_complement(*vocabularies: int) -> Callable[[str], tuple[Setting, ...]]:
     """The paper's grid: s = 1..8 for each vocabulary, the smallest models."""
-    return tuple(Setting(SetComplement(v), s, Minimal.smallest(v)) for v in vocabularies for s in range(1, 9))
+    settings = tuple(Setting(SetComplement(v), s, Minimal.smallest(v)) for v in vocabularies for s in range(1, 9))
+    return lambda scale: settings
+
+
+def max_retrieval(scale: str) -> tuple[Setting, ...]:
+    """Trained on 5 to 16 items, reported to 4,096, and to 16,384 at `paper`."""
+    task = MaxRetrieval(longest=16_384, sequences=1_024) if scale == "paper" else MaxRetrieval()
+    return (Setting(task, 16, Retriever()),)
 
 
 SHELF = {
@@ -50,6 +62,12 @@ SHELF = {
         set_complement(9),
         PAPER_PLACEMENTS,
         {"smoke": Size(16, 1_000), "laptop": Size(96, 20_000), "paper": Size(1_000, 1_000_000)},
+    ),
+    "fig2": Entry(
+        "Maximum Retrieval: accuracy by input length and placement",
+        max_retrieval,
+        tuple(RETRIEVER_PLACEMENTS),
+        {"smoke": Size(16, 100, 2), "laptop": Size(48, 10_000, 10), "paper": Size(100, 100_000)},
     ),
     "fig5": Entry(
         "Set Complement, v = 16 and 25, as figure 1",

@@ -12,6 +12,7 @@ from resharpen.engines.base import GROUP, Ensemble, Problem
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.families import usual_model
 from resharpen.models import Model, Placement
+from resharpen.models.remedies import REMEDIES
 from resharpen.optim.hyperparameters import TABLE, Row, draw
 from resharpen.tasks import Task
 
@@ -68,6 +69,8 @@ class Experiment:
     batch: int = 256
     checkpoints: int = 100
     seed: int = 0
+    attention: str = "softmax"
+    """The attention remedy that models are trained and scored with."""
     engine: str = "auto"
     hyperparameters: Mapping[str, Row] = field(default_factory=lambda: dict(TABLE))
 
@@ -86,6 +89,8 @@ class Experiment:
                 self.settings[0].model.gains(placement)
             except ValueError as error:
                 raise UserError(f"placement '{name}': {error}") from error
+        if self.attention not in REMEDIES:
+            raise unknown("attention", self.attention, REMEDIES)
         if self.engine not in ("auto", "torch", "native"):
             raise unknown("engine", self.engine, ("auto", "torch", "native"))
 
@@ -117,6 +122,7 @@ class Experiment:
             steps=self.steps,
             seed=self.seed,
             setting=shard.setting.name,
+            attention=self.attention,
         )
 
     def ensemble(self, shard: Shard) -> Ensemble:
@@ -129,9 +135,10 @@ class Experiment:
         seed: int | None = None,
         norms: Iterable[str] | None = None,
         engine: str | None = None,
+        attention: str | None = None,
     ) -> Experiment:
         """The same experiment with what the command line changes."""
-        given = {"models": models, "steps": steps, "seed": seed, "engine": engine}
+        given = {"models": models, "steps": steps, "seed": seed, "engine": engine, "attention": attention}
         changed = replace(self, **{name: value for name, value in given.items() if value is not None})
         return changed if norms is None else replace(changed, placements=self._choose(norms))
 

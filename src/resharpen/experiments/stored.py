@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from resharpen.engines.base import Arrays, Weights, part
 from resharpen.errors import UserError
 from resharpen.experiments.spec import Setting, Shard
 from resharpen.experiments.store import Run
-from resharpen.models import Placement
+from resharpen.models import Placement, Retriever
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,21 +37,36 @@ class StoredModel:
     step: int
     """The checkpoint that was kept."""
 
-    def __call__(self, sequences: Sequence[Sequence[int]] | NDArray[np.integer]) -> NDArray[np.float32]:
-        """Next-token probabilities after each sequence, [N, V]; the sequences may differ in length."""
+    def __call__(self, sequences: Sequence[Any] | NDArray) -> NDArray[np.float32]:
+        """Probabilities of the next token after each sequence of tokens, [N, V]; sequences may differ in length.
+
+        A retriever takes sequences of (priority, class) pairs and gives the probability of each class.
+        """
         import torch
 
-        vocabulary = self.setting.task.vocabulary
         module, rows = self.module(), []
         for sequence in sequences:
-            tokens = np.asarray(sequence)
-            if tokens.ndim != 1 or not len(tokens) or tokens.dtype.kind not in "iu":
-                raise UserError(f"sequences are non-empty lists of tokens, not {sequence!r}")
-            if tokens.min() < 0 or tokens.max() >= vocabulary:
-                raise UserError(f"tokens are 0..{vocabulary - 1}, got {tokens.tolist()}")
             with torch.no_grad():
-                rows.append(module(torch.as_tensor(tokens)[None])[0, -1].softmax(-1).numpy())
-        return np.stack(rows) if rows else np.empty((0, vocabulary), np.float32)
+                logits = module(self._inputs(sequence)).flatten(0, -2)[-1]  # the last position, where there are several
+            rows.append(logits.softmax(-1).numpy())
+        return np.stack(rows) if rows else np.empty((0, self.setting.task.vocabulary), np.float32)
+
+    def _inputs(self, sequence: Any) -> Any:
+        """One sequence, checked, as the module takes it."""
+        import torch
+
+        retrieves = isinstance(self.setting.model, Retriever)
+        array, vocabulary = np.asarray(sequence), self.setting.task.vocabulary
+        if not array.size or array.ndim != (2 if retrieves else 1) or (not retrieves and array.dtype.kind not in "iu"):
+            wanted = "(priority, class) pairs" if retrieves else "tokens"
+            raise UserError(f"sequences are non-empty lists of {wanted}, not {sequence!r}")
+        tokens = array[:, 1].astype(np.int64) if retrieves else array
+        if tokens.min() < 0 or tokens.max() >= vocabulary:
+            what = "classes" if retrieves else "tokens"
+            raise UserError(f"{what} are 0..{vocabulary - 1}, got {tokens.tolist()}")
+        if not retrieves:
+            return torch.as_tensor(tokens)[None]
+        return torch.tensor(array[None, :, 0]).float(), torch.as_tensor(tokens)[None], torch.tensor([len(array)])
 
     def module(self) -> nn.Module:
         from resharpen.models.module import SingleModel

@@ -37,7 +37,8 @@ from resharpen.tasks import SetComplement, Task
 Data = Mapping[str, Any]
 
 _NUMBERS = ("models", "steps", "batch", "checkpoints", "seed")
-_TOP = ("name", "engine", "placements", "placement", "task", "hyperparameters", *_NUMBERS)
+_TEXTS = ("name", "engine", "attention")
+_TOP = (*_TEXTS, "placements", "placement", "task", "hyperparameters", *_NUMBERS)
 
 
 def read_toml(path: Path) -> Experiment:
@@ -61,10 +62,11 @@ def from_data(data: Data) -> Experiment:
             raise UserError(f"'{name}' is missing")
     tasks = data["task"] if isinstance(data["task"], list) else [data["task"]]
     plain: dict[str, Any] = {name: _whole(name, data[name]) for name in _NUMBERS if name in data}
-    plain |= {name: _typed(name, data[name], str, "a text") for name in ("name", "engine") if name in data}
+    plain |= {name: _typed(name, data[name], str, "a text") for name in _TEXTS if name in data}
     try:
         settings = tuple(setting for task in tasks for setting in _settings(_table("task", task)))
         built_in = settings[0].model.placements
+        plain.setdefault("batch", FAMILIES[settings[0].task.kind].batch)
         tables = _table("placement", data.get("placement", {})).items()
         own = {name: _placement(name, table, built_in) for name, table in tables}
         return Experiment(
@@ -80,8 +82,7 @@ def from_data(data: Data) -> Experiment:
 def to_data(experiment: Experiment) -> dict[str, Any]:
     """The resolved spec: nothing left to a default."""
     return {
-        "name": experiment.name,
-        "engine": experiment.engine,
+        **{name: getattr(experiment, name) for name in _TEXTS},
         **{name: getattr(experiment, name) for name in _NUMBERS},
         "placements": list(experiment.placements),
         "placement": {name: asdict(placement) for name, placement in experiment.placements.items()},

@@ -22,6 +22,7 @@ from resharpen.experiments import files
 from resharpen.experiments.spec import Experiment, Shard
 from resharpen.experiments.store import ShardFiles
 from resharpen.experiments.tables import curves_table, lengths_table, models_table
+from resharpen.metrics import mean_by_length
 
 Selection = Literal["best", "best-trained", "last"]
 """Which checkpoint is kept: the best over all lengths, the best judged on trained lengths only, the last."""
@@ -196,8 +197,11 @@ class Trainer:
         report = self._task.validation(self._experiment.seed, "report")
         by_length = {}
         for slot, step_M in kept.step.items():
-            values = engine.evaluate(part(kept.weights, slot), report)
-            for metric, (length_S, value_MxS, n_S) in self._task.by_length(values, report).items():
+            weights = part(kept.weights, slot)
+            found = self._task.by_length(engine.evaluate(weights, report), report)
+            for name, values_MxP in engine.diagnose(weights, report).items():
+                found[name] = mean_by_length(values_MxP, report.length_P)
+            for metric, (length_S, value_MxS, n_S) in found.items():
                 known_MxS = np.where(step_M[:, None] >= 0, value_MxS, np.nan)
                 by_length[slot, metric] = length_S, known_MxS, n_S
         tables = {

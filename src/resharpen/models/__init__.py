@@ -3,5 +3,15 @@
 from resharpen.models.minimal import Minimal
 from resharpen.models.model import Model
 from resharpen.models.placement import PAPER_PLACEMENTS, PLACEMENTS, POSITIONS, Placement
+from resharpen.models.retriever import RETRIEVER_PLACEMENTS, Retriever
 
-__all__ = ["PAPER_PLACEMENTS", "PLACEMENTS", "POSITIONS", "Minimal", "Model", "Placement"]
+__all__ = [
+    "PAPER_PLACEMENTS",
+    "PLACEMENTS",
+    "POSITIONS",
+    "RETRIEVER_PLACEMENTS",
+    "Minimal",
+    "Model",
+    "Placement",
+    "Retriever",
+]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from resharpen.models.placement import PLACEMENTS, POSITIONS, Placement
+from resharpen.models.remedies import Remedy, softmax
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +56,12 @@ class Minimal:
         return {f"g_{position}": (self.d,) for position in POSITIONS if getattr(placement, position)}
 
     def logits(
-        self, theta: Mapping[str, Tensor], tokens_NxL: Tensor, placement: Placement, epsilon_M: Tensor
+        self,
+        theta: Mapping[str, Tensor],
+        tokens_NxL: Tensor,
+        placement: Placement,
+        epsilon_M: Tensor,
+        attend: Remedy = softmax,
     ) -> Tensor:
         """Next-token logits after every prefix, [M, N, L, V]; all models read the same sequences."""
         from resharpen.models.norm import Norms
@@ -64,7 +70,7 @@ class Minimal:
 
         def attention(h_MxNxLxD: Tensor) -> Tensor:
             q, k, v = (linear(h_MxNxLxD, theta[name]) for name in ("W_Q", "W_K", "W_V"))
-            a_MxNxLxL = causal_softmax(q @ k.mT / math.sqrt(self.d_k))
+            a_MxNxLxL = causal_attention(q @ k.mT / math.sqrt(self.d_k), attend)
             return linear(a_MxNxLxL @ v, theta["W_O"])
 
         x_MxNxLxD = norms("embedding_out", embedding(theta["E"], tokens_NxL))
@@ -72,23 +78,33 @@ class Minimal:
         return linear(norms("unembedding_in", x_MxNxLxD), theta["U"])
 
     def loss(
-        self, theta: Mapping[str, Tensor], batch: Sequence[Tensor], placement: Placement, epsilon_M: Tensor
+        self,
+        theta: Mapping[str, Tensor],
+        batch: Sequence[Tensor],
+        placement: Placement,
+        epsilon_M: Tensor,
+        attend: Remedy = softmax,
     ) -> Tensor:
         """Mean negative log likelihood of the targets over all prefixes, for each model, [M]."""
         from torch.nn import functional
 
         inputs_NxL, targets_NxL = batch
-        logits_MxNxLxV = self.logits(theta, inputs_NxL, placement, epsilon_M)
+        logits_MxNxLxV = self.logits(theta, inputs_NxL, placement, epsilon_M, attend)
         targets_MxNxL = targets_NxL.expand(logits_MxNxLxV.shape[:-1])
         nll = functional.cross_entropy(logits_MxNxLxV.flatten(0, 2), targets_MxNxL.flatten(), reduction="none")
         return nll.view(len(logits_MxNxLxV), -1).mean(1)
 
     def scores(
-        self, theta: Mapping[str, Tensor], examples: Sequence[Tensor], placement: Placement, epsilon_M: Tensor
+        self,
+        theta: Mapping[str, Tensor],
+        examples: Sequence[Tensor],
+        placement: Placement,
+        epsilon_M: Tensor,
+        attend: Remedy = softmax,
     ) -> Tensor:
         """TVD of every scored prefix against its p*, [M, P]."""
         inputs_NxL, scored_NxL, p_star_PxV = examples
-        p_MxPxV = self.logits(theta, inputs_NxL, placement, epsilon_M)[:, scored_NxL].softmax(-1)
+        p_MxPxV = self.logits(theta, inputs_NxL, placement, epsilon_M, attend)[:, scored_NxL].softmax(-1)
         return 0.5 * (p_MxPxV - p_star_PxV).abs().sum(-1)
 
 
@@ -102,7 +118,10 @@ def linear(x: Tensor, W_MxIxO: Tensor) -> Tensor:
     return (x.flatten(1, -2) @ W_MxIxO).unflatten(1, x.shape[1:-1])
 
 
-def causal_softmax(logits: Tensor) -> Tensor:
-    """Attention weights: each position attends to itself and what came before."""
-    future = logits.new_ones(logits.shape[-2:]).triu(1).bool()
-    return logits.masked_fill(future, -math.inf).softmax(-1)
+def causal_attention(logits: Tensor, attend: Remedy = softmax) -> Tensor:
+    """Attention weights [..., L, L]: position i attends to the i + 1 positions up to its own."""
+    import torch
+
+    length = logits.shape[-1]
+    future = torch.ones(length, length, dtype=torch.bool, device=logits.device).triu(1)
+    return attend(logits.masked_fill(future, -math.inf), torch.arange(1, length + 1, device=logits.device))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from resharpen.models.placement import Placement
+from resharpen.models.remedies import Remedy, softmax
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,14 +31,36 @@ class Model(Protocol):
         """What starts at one: the gains of the norms."""
         ...
 
+    def logits(
+        self,
+        theta: Mapping[str, Tensor],
+        inputs: Any,
+        placement: Placement,
+        epsilon_M: Tensor,
+        attend: Remedy = softmax,
+        /,
+    ) -> Tensor:
+        """What the softmax of the output is taken of, with the model axis first."""
+        ...
+
     def loss(
-        self, theta: Mapping[str, Tensor], batch: Sequence[Tensor], placement: Placement, epsilon_M: Tensor
+        self,
+        theta: Mapping[str, Tensor],
+        batch: Sequence[Tensor],
+        placement: Placement,
+        epsilon_M: Tensor,
+        attend: Remedy = softmax,
     ) -> Tensor:
         """The training loss of each model on a minibatch of the task, [M]."""
         ...
 
     def scores(
-        self, theta: Mapping[str, Tensor], examples: Sequence[Tensor], placement: Placement, epsilon_M: Tensor
+        self,
+        theta: Mapping[str, Tensor],
+        examples: Sequence[Tensor],
+        placement: Placement,
+        epsilon_M: Tensor,
+        attend: Remedy = softmax,
     ) -> Tensor:
         """The score of each model on each example of the task, [M, P]."""
         ...

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from resharpen.models.minimal import Minimal
+from resharpen.models.model import Model
 from resharpen.models.placement import Placement
 
 
 class SingleModel(nn.Module):
-    """Tokens [N, L] -> next-token logits after every prefix, [N, L, V]."""
+    """What the family's `logits` takes, without the model axis: tokens [N, L] -> next-token logits after every prefix,
+    [N, L, V]; for a retriever (priorities [N, L], classes [N, L], lengths [N]) -> class logits, [N, C].
+    """
 
-    def __init__(self, model: Minimal, placement: Placement, rms_epsilon: float, weights: Mapping[str, NDArray]):
+    def __init__(self, model: Model, placement: Placement, rms_epsilon: float, weights: Mapping[str, NDArray]):
         super().__init__()
         self._model, self._placement = model, placement
         self.weights = nn.ParameterDict({name: nn.Parameter(torch.tensor(array)) for name, array in weights.items()})
         self.rms_epsilon: Tensor
         self.register_buffer("rms_epsilon", torch.tensor([rms_epsilon], dtype=torch.float32))
 
-    def forward(self, tokens_NxL: Tensor) -> Tensor:
+    def forward(self, inputs: Any) -> Tensor:
         theta = {name: weight[None] for name, weight in self.weights.items()}
-        return self._model.logits(theta, tokens_NxL, self._placement, self.rms_epsilon)[0]
+        return self._model.logits(theta, inputs, self._placement, self.rms_epsilon)[0]

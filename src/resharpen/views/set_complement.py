@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MOST_COLUMNS = 4
 
 
-def draw(run: Run, selection: str = "best") -> Figure:
+def draw_set_complement(run: Run, selection: str = "best") -> Figure:
     """One panel a placement and vocabulary; in it a split violin for each training length."""
     from matplotlib.figure import Figure
 

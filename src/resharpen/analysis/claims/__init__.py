@@ -1,14 +1,15 @@
 """What the paper claims, tested on a run."""
 
 from resharpen.analysis.claims.finding import Claim, Finding
+from resharpen.analysis.claims.max_retrieval import max_retrieval_claims
 from resharpen.analysis.claims.set_complement import set_complement_claims
 from resharpen.analysis.scores import task_of
 from resharpen.experiments.store import Run
-from resharpen.tasks import SetComplement
+from resharpen.tasks import MaxRetrieval, SetComplement
 
 __all__ = ["Claim", "Finding", "claims"]
 
-_BY_TASK = {SetComplement.kind: set_complement_claims}
+_BY_TASK = {SetComplement.kind: set_complement_claims, MaxRetrieval.kind: max_retrieval_claims}
 
 
 def claims(run: Run) -> list[Claim]:

@@ -1,0 +1,132 @@
+// Products of one model's matrices: a vector is sixteen neighbouring columns.
+//
+// One register-blocked kernel serves everything: C (+)= A B with A read element by element, so with free strides (a
+// transpose is the same data with its strides exchanged), and B and C read by vectors, so with contiguous rows.
+#pragma once
+
+#include <cstddef>
+
+#include "vector.h"
+
+namespace resharpen {
+
+// A(i, k) = data[i * row + k * column].
+struct Left {
+    const float* data;
+    std::ptrdiff_t row, column;
+    Left transposed() const { return {data, column, row}; }
+};
+
+// Columns of C that are in registers at once, in vectors, and rows: 24 sums, 4 vectors of B and one of A in the 32
+// registers of AVX-512; 12 and 2 and 1 in the 16 of AVX.
+constexpr int kPanel = kParts == 1 ? 4 : 1, kTall = kParts == 4 ? 3 : 6, kTaller = kParts == 1 ? 12 : kTall;
+constexpr int kPanelColumns = kPanel * kLanes;
+
+// B(k, j) = data[j / kPanelColumns * panel + k * row + j % kPanelColumns]: row-major where panel = kPanelColumns, or
+// packed panel by panel, which spares the first-level cache the collisions of large strides.
+struct Right {
+    const float* data;
+    std::ptrdiff_t row, panel;
+};
+inline Right row_major(const float* data, std::ptrdiff_t row) { return {data, row, kPanelColumns}; }
+
+template <int R, int C, bool kUnitRow>
+RESHARPEN_INLINE void gemm_tile(int inner, Left a, const float* b, std::ptrdiff_t b_row, float* c, std::ptrdiff_t c_row,
+                                bool add) {
+    f16 sum[R][C];
+    RESHARPEN_UNROLL
+    for (int i = 0; i < R; i++)
+        RESHARPEN_UNROLL
+        for (int j = 0; j < C; j++) sum[i][j] = broadcast(0);
+    const float* a_k = a.data;
+    const std::ptrdiff_t row = kUnitRow ? 1 : a.row, column = kUnitRow ? a.column : 1;
+#pragma GCC unroll 2
+    for (int k = 0; k < inner; k++, a_k += column, b += b_row) {
+        f16 b_k[C];
+        RESHARPEN_UNROLL
+        for (int j = 0; j < C; j++) b_k[j] = load(b + j * kLanes);
+        RESHARPEN_UNROLL
+        for (int i = 0; i < R; i++) {
+            const f16 x = broadcast(a_k[i * row]);
+            RESHARPEN_UNROLL
+            for (int j = 0; j < C; j++) sum[i][j] += x * b_k[j];
+        }
+    }
+    RESHARPEN_UNROLL
+    for (int i = 0; i < R; i++)
+        RESHARPEN_UNROLL
+        for (int j = 0; j < C; j++) {
+            float* at = c + i * c_row + j * kLanes;
+            store(at, add ? load(at) + sum[i][j] : sum[i][j]);
+        }
+}
+
+template <int C, bool kUnitRow>
+__attribute__((noinline)) void gemm_panel(int rows, int inner, Left a, const float* b, std::ptrdiff_t b_row, float* c,
+                                          std::ptrdiff_t c_row, bool add) {
+    constexpr int kRows = C == kPanel && C > 1 ? kTall : kTaller;
+    auto next = [&](int n) { rows -= n, a.data += n * (kUnitRow ? 1 : a.row), c += n * c_row; };
+    for (; rows >= kRows; next(kRows)) gemm_tile<kRows, C, kUnitRow>(inner, a, b, b_row, c, c_row, add);
+    if (kRows > 6 && rows >= 6) gemm_tile<6, C, kUnitRow>(inner, a, b, b_row, c, c_row, add), next(6);
+    if (rows >= 4) gemm_tile<4, C, kUnitRow>(inner, a, b, b_row, c, c_row, add), next(4);
+    if (rows >= 2) gemm_tile<2, C, kUnitRow>(inner, a, b, b_row, c, c_row, add), next(2);
+    if (rows >= 1) gemm_tile<1, C, kUnitRow>(inner, a, b, b_row, c, c_row, add), next(1);
+}
+
+constexpr int kInner = 128;  // rows of B at a time: a panel of them stays in the first-level cache
+
+template <bool kUnitRow>
+inline void gemm_strided(int rows, int inner, int vectors, Left a, Right b, float* c, std::ptrdiff_t c_row, bool add) {
+    for (int k = 0; k < inner; k += kInner) {
+        const int n = inner - k < kInner ? inner - k : kInner;
+        const Left a_k{a.data + k * (kUnitRow ? a.column : 1), a.row, a.column};
+        const float* b_k = b.data + k * b.row;
+        float* c_j = c;
+        int j = 0;
+        for (; j + kPanel <= vectors; j += kPanel, b_k += b.panel, c_j += kPanelColumns)
+            gemm_panel<kPanel, kUnitRow>(rows, n, a_k, b_k, b.row, c_j, c_row, add || k > 0);
+        if (kPanel > 2 && j + 2 <= vectors) {
+            gemm_panel<2, kUnitRow>(rows, n, a_k, b_k, b.row, c_j, c_row, add || k > 0);
+            j += 2, b_k += 2 * kLanes, c_j += 2 * kLanes;
+        }
+        if (j < vectors) gemm_panel<1, kUnitRow>(rows, n, a_k, b_k, b.row, c_j, c_row, add || k > 0);
+    }
+}
+
+// C = A B, or C += A B; A is [rows, inner], B is [inner, 16 * vectors]. One of A's strides is 1.
+inline void gemm(int rows, int inner, int vectors, Left a, Right b, float* c, std::ptrdiff_t c_row, bool add = false) {
+    a.column == 1 ? gemm_strided<false>(rows, inner, vectors, a, b, c, c_row, add)
+                  : gemm_strided<true>(rows, inner, vectors, a, b, c, c_row, add);
+}
+
+// The transpose of sixteen vectors, row after row.
+RESHARPEN_INLINE void transpose_block(const float* x, std::ptrdiff_t x_row, float* y, std::ptrdiff_t y_row) {
+#if defined(__AVX512F__)
+    __m512 r[16], t[16];
+    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(x + i * x_row);
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; j++) {
+            const __m512d a = _mm512_castps_pd(t[i + j]), b = _mm512_castps_pd(t[i + j + 2]);
+            r[i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            r[i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+    for (int i = 0; i < 16; i += 8)
+        for (int j = 0; j < 4; j++) {
+            t[i + j] = _mm512_shuffle_f32x4(r[i + j], r[i + j + 4], 0x88);
+            t[i + j + 4] = _mm512_shuffle_f32x4(r[i + j], r[i + j + 4], 0xdd);
+        }
+    for (int j = 0; j < 8; j++) {
+        _mm512_storeu_ps(y + j * y_row, _mm512_shuffle_f32x4(t[j], t[j + 8], 0x88));
+        _mm512_storeu_ps(y + (j + 8) * y_row, _mm512_shuffle_f32x4(t[j], t[j + 8], 0xdd));
+    }
+#else
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 16; j++) y[j * y_row + i] = x[i * x_row + j];
+#endif
+}
+
+}  // namespace resharpen

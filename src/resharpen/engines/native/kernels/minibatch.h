@@ -1,0 +1,195 @@
+// A minibatch of Set Complement as the states it holds.
+//
+// Without positions a prefix is only (last token, set of tokens), so prefixes that agree in both are one state with a
+// weight (how many they were) and the counts of the targets that followed. A state's set is kept as a bit mask, and
+// states come out sorted by their last token, so that a kernel can work on one token's tables at a time.
+#pragma once
+
+#include <cstdlib>
+#include <vector>
+
+#include "philox.h"
+
+namespace resharpen {
+
+// Position of the r-th set bit, counted from zero upwards.
+inline int nth_set_bit(uint32_t set, int r) {
+#if defined(__BMI2__)
+    return __builtin_ctz(_pdep_u32(1u << r, set));
+#else
+    for (; r > 0; r--) set &= set - 1;
+    return __builtin_ctz(set);
+#endif
+}
+
+// The set without the bit of `token`, closed up to V - 1 bits: position j is token j, or j + 1 from `token` on.
+RESHARPEN_INLINE uint32_t others(uint32_t set, int token) {
+    const uint32_t below = (1u << token) - 1;
+    return (set & below) | (set >> 1 & ~below);
+}
+
+// s + 1 distinct tokens a sequence: word i picks one of the V - i absent tokens, counted upwards. The same bits as
+// `SetComplement.sample`.
+template <int V, class Visit>
+inline void sample_tokens(const uint32_t* words, int n_sequences, int length, Visit visit) {
+    const uint32_t all = V == 32 ? ~0u : (1u << V % 32) - 1;
+    for (int n = 0; n < n_sequences; n++) {
+        uint32_t absent = all;
+        for (int i = 0; i < length; i++) {
+            const int token = nth_set_bit(absent, int(uint64_t(*words++) * uint64_t(V - i) >> 32));
+            visit(n, i, token, all & ~absent);
+            absent &= ~(1u << token);
+        }
+    }
+}
+
+template <int V>
+class Minibatch {
+  public:
+    // Counts and weights are small integers, exact in float.
+    struct State {
+        uint32_t set;
+        uint32_t others;
+        float weight;
+        float counts[(V + 15) / 16 * 16];
+    };
+
+    // States with last token t are sorted[begin[t]] .. sorted[begin[t + 1]].
+    const State& sorted(int i) const { return kDense && merge ? states[i] : states[order[i]]; }
+    int begin[V + 1];
+
+    explicit Minibatch(bool merge) : merge(merge), short_slots(V * V, kNone) {
+        if (kDense && merge) dense.assign(std::size_t(V) << (V - 1), {}), occupied.assign((V << (V - 1)) / 64 + 1, 0);
+    }
+
+    // n sequences of s inputs and one more token, from the stream (group, step).
+    void draw(const uint32_t key[2], uint32_t group, uint32_t step, int n, int s) {
+        words.resize(std::size_t(n) * (s + 1) + 4 * kBlocksAtOnce);
+        most_states = std::size_t(n) * s;
+        philox_words(key, group, step, n * (s + 1), words.data());
+        clear();
+        int last = 0;
+        if (kDense && merge)
+            sample_tokens<V>(words.data(), n, s + 1, [&](int, int i, int token, uint32_t set) {
+                if (i > 0) add_dense(last, set, token);
+                last = token;
+            });
+        else
+            sample_tokens<V>(words.data(), n, s + 1, [&](int, int i, int token, uint32_t set) {
+                if (i > 0) add_sparse(last, set, token, i);
+                last = token;
+            });
+        finish();
+    }
+
+    // Given inputs and targets, [n, s] each; the tokens of a sequence are distinct.
+    void take(const int32_t* inputs, const int32_t* targets, int n, int s) {
+        clear();
+        most_states = std::size_t(n) * s;
+        for (int row = 0; row < n; row++) {
+            uint32_t set = 0;
+            for (int i = 0; i < s; i++, inputs++, targets++) {
+                set |= 1u << *inputs;
+                if (kDense && merge)
+                    add_dense(*inputs, set, *targets);
+                else
+                    add_sparse(*inputs, set, *targets, i + 1);
+            }
+        }
+        finish();
+    }
+
+  private:
+    // For small V every possible state has a cell to count in, found without a search or a branch: cell (t, others)
+    // holds the counts of the targets and, last, the weight. A bit map says which cells are in use, in sorted order.
+    // For larger V only prefixes of one or two tokens repeat often enough to look for them.
+    static constexpr bool kDense = V <= 10;
+    static constexpr uint32_t kNone = ~0u;
+    struct alignas(32) Cell {
+        uint16_t counts[16];
+    };
+
+    bool merge;
+    std::size_t most_states = 0;
+    std::vector<uint32_t> words, order, last_token, short_slots;
+    std::vector<State> states;
+    std::vector<Cell> dense;
+    std::vector<uint64_t> occupied;
+
+    void clear() {
+        if (kDense && merge) return;
+        for (const State& state : states)
+            if ((state.others & (state.others - 1)) == 0) short_slots[slot(state)] = kNone;
+        states.clear();
+        last_token.clear();
+    }
+
+    static int slot(int last, uint32_t others) { return last * V + (others ? 1 + __builtin_ctz(others) : 0); }
+    int slot(const State& state) const { return slot(int(last_token[&state - states.data()]), state.others); }
+
+    RESHARPEN_INLINE void add_dense(int last, uint32_t set, int target) {
+        const uint32_t cell = uint32_t(last) << (V - 1) | others(set, last);
+        dense[cell].counts[target]++;
+        dense[cell].counts[15]++;
+        occupied[cell / 64] |= uint64_t(1) << cell % 64;
+    }
+
+    RESHARPEN_INLINE void add_sparse(int last, uint32_t set, int target, int length) {
+        const uint32_t rest = others(set, last);
+        uint32_t id = uint32_t(states.size());
+        if (merge && length <= 2) {
+            uint32_t& known = short_slots[slot(last, rest)];
+            known = known == kNone ? id : known;
+            id = known;
+        }
+        if (id == states.size()) {
+            states.push_back({set, rest, 0, {}});
+            last_token.push_back(uint32_t(last));
+        }
+        states[id].weight++;
+        states[id].counts[target]++;
+    }
+
+    void finish() {
+        if (kDense && merge)
+            collect_dense();
+        else
+            sort_by_last();
+    }
+
+    void collect_dense() {
+        int last = -1, n = 0;
+        states.resize(most_states);
+        for (std::size_t word = 0; word < occupied.size(); word++) {
+            for (uint64_t left = occupied[word]; left; left &= left - 1) {
+                const uint32_t cell = uint32_t(word * 64 + __builtin_ctzll(left));
+                const int token = int(cell >> (V - 1));
+                const uint32_t rest = cell & ((1u << (V - 1)) - 1), below = (1u << token) - 1;
+                while (last < token) begin[++last] = n;
+                State& state = states[n++];
+                state.set = (rest & below) | 1u << token | (rest & ~below) << 1;
+                state.others = rest;
+                for (int i = 0; i < 16; i++) state.counts[i] = float(int(dense[cell].counts[i]));
+                state.weight = state.counts[15];
+                dense[cell] = {};
+            }
+            occupied[word] = 0;
+        }
+        while (last < V) begin[++last] = n;
+    }
+
+    // By last token and then by size: loops over the tokens of a set then rarely change their length, which a
+    // processor would fail to predict.
+    void sort_by_last() {
+        constexpr int kSizes = V + 1;
+        int next[V * kSizes + 1] = {};
+        auto key = [&](std::size_t i) { return int(last_token[i]) * kSizes + __builtin_popcount(states[i].set); };
+        for (std::size_t i = 0; i < states.size(); i++) next[key(i) + 1]++;
+        for (int k = 0; k < V * kSizes; k++) next[k + 1] += next[k];
+        for (int t = 0; t <= V; t++) begin[t] = next[t * kSizes];
+        order.resize(states.size());
+        for (std::size_t i = 0; i < states.size(); i++) order[next[key(i)]++] = uint32_t(i);
+    }
+};
+
+}  // namespace resharpen

@@ -1,0 +1,53 @@
+// Philox4x32-10, several blocks at a time; the same words in the same order as `resharpen.streams.words`.
+#pragma once
+
+#include "vector.h"
+
+namespace resharpen {
+
+typedef uint64_t WidePart __attribute__((vector_size(kPartBytes)));
+constexpr int kBlocksAtOnce = kPartBytes / 8;
+
+// The 64-bit products of the low halves. The hardware has had just this since SSE2; compilers do not see it in a * b.
+RESHARPEN_INLINE WidePart multiply_low_halves(WidePart a, WidePart b) {
+#if defined(__AVX512F__)
+    return (WidePart)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (WidePart)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__) && !defined(__AVX__)
+    return (WidePart)_mm_mul_epu32((__m128i)a, (__m128i)b);
+#else
+    return (a & 0xffffffffu) * (b & 0xffffffffu);
+#endif
+}
+
+// Words 4 * block .. of the stream (index, step), kBlocksAtOnce blocks of four words from `block` on. Each 32-bit word
+// of a counter lives in a 64-bit element; what is left above its low half by a round is ignored by the next. Little-endian, like every processor in use.
+inline void philox_blocks(const uint32_t key[2], uint32_t block, uint32_t index, uint32_t step, uint32_t* words) {
+    WidePart c0, c1 = index - WidePart{}, c2 = step - WidePart{}, c3{};
+    for (int i = 0; i < kBlocksAtOnce; i++) c0[i] = block + i;
+    uint32_t k0 = key[0], k1 = key[1];
+    for (int round = 0; round < 10; round++) {
+        const WidePart product0 = multiply_low_halves(c0, 0xD2511F53u - WidePart{});
+        const WidePart product1 = multiply_low_halves(c2, 0xCD9E8D57u - WidePart{});
+        c0 = (product1 >> 32) ^ c1 ^ uint64_t(k0);
+        c1 = product1;
+        c2 = (product0 >> 32) ^ c3 ^ uint64_t(k1);
+        c3 = product0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    const WidePart low = (c0 & 0xffffffffu) | c1 << 32, high = (c2 & 0xffffffffu) | c3 << 32;
+    for (int i = 0; i < kBlocksAtOnce; i++, words += 4) {
+        const uint64_t block_words[2] = {low[i], high[i]};
+        std::memcpy(words, block_words, sizeof block_words);
+    }
+}
+
+// At least n words; `words` has room for n rounded up to whole calls, 4 * kBlocksAtOnce more at most.
+inline void philox_words(const uint32_t key[2], uint32_t index, uint32_t step, int n, uint32_t* words) {
+    for (int block = 0; 4 * block < n; block += kBlocksAtOnce)
+        philox_blocks(key, block, index, step, words + 4 * block);
+}
+
+}  // namespace resharpen

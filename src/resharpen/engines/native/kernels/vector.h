@@ -1,0 +1,270 @@
+// Vectors of sixteen floats on every instruction set, and the functions on them that a kernel needs.
+//
+// A lane is a model: lane i of every vector belongs to draw i of a group, and no function in these headers moves a
+// value from one lane to another. An f16 is one AVX-512 register, two AVX ones, or four SSE or NEON ones (its parts),
+// so a group of sixteen draws is a vector everywhere and a model's bits do not depend on its neighbours.
+//
+// NaN and infinity mean something here (a diverged model), so the build does not use -ffast-math, and where a fast
+// approximation would lose them it says how it keeps them.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace resharpen {
+
+constexpr int kLanes = 16;
+#if defined(__AVX512F__)
+constexpr int kPartBytes = 64;
+#elif defined(__AVX__)
+constexpr int kPartBytes = 32;
+#else
+constexpr int kPartBytes = 16;
+#endif
+constexpr int kParts = 64 / kPartBytes;
+
+typedef float FloatPart __attribute__((vector_size(kPartBytes)));
+typedef int32_t IntPart __attribute__((vector_size(kPartBytes)));
+
+#define RESHARPEN_INLINE inline __attribute__((always_inline))
+#define RESHARPEN_UNROLL _Pragma("GCC unroll 32")
+
+// Copied part by part: a compiler moves a plain struct through memory, but keeps vectors in registers.
+struct alignas(64) f16 {
+    FloatPart part[kParts];
+
+    f16() = default;
+    RESHARPEN_INLINE f16(const f16& x) { *this = x; }
+    RESHARPEN_INLINE f16& operator=(const f16& x) {
+    RESHARPEN_UNROLL
+        for (int i = 0; i < kParts; i++) part[i] = x.part[i];
+        return *this;
+    }
+};
+
+// ---- element by element -------------------------------------------------------------------------------------------
+
+template <class F>
+RESHARPEN_INLINE f16 map(F f, f16 a) {
+    f16 y;
+    RESHARPEN_UNROLL
+    for (int i = 0; i < kParts; i++) y.part[i] = f(a.part[i]);
+    return y;
+}
+
+template <class F>
+RESHARPEN_INLINE f16 map(F f, f16 a, f16 b) {
+    f16 y;
+    RESHARPEN_UNROLL
+    for (int i = 0; i < kParts; i++) y.part[i] = f(a.part[i], b.part[i]);
+    return y;
+}
+
+RESHARPEN_INLINE f16 broadcast(float x) {
+    f16 y;
+    RESHARPEN_UNROLL
+    for (int i = 0; i < kParts; i++) y.part[i] = x - FloatPart{};  // x - 0 is x, signed zero included
+    return y;
+}
+
+RESHARPEN_INLINE f16 load(const float* lanes) {
+    f16 y;
+    std::memcpy(&y, lanes, sizeof y);
+    return y;
+}
+
+RESHARPEN_INLINE void store(float* lanes, f16 x) { std::memcpy(lanes, &x, sizeof x); }
+
+RESHARPEN_INLINE f16 operator+(f16 a, f16 b) {
+    return map([](FloatPart x, FloatPart y) { return x + y; }, a, b);
+}
+RESHARPEN_INLINE f16 operator-(f16 a, f16 b) {
+    return map([](FloatPart x, FloatPart y) { return x - y; }, a, b);
+}
+RESHARPEN_INLINE f16 operator*(f16 a, f16 b) {
+    return map([](FloatPart x, FloatPart y) { return x * y; }, a, b);
+}
+RESHARPEN_INLINE f16 operator/(f16 a, f16 b) {
+    return map([](FloatPart x, FloatPart y) { return x / y; }, a, b);
+}
+RESHARPEN_INLINE f16 operator*(float a, f16 b) { return broadcast(a) * b; }
+RESHARPEN_INLINE f16 operator-(f16 a) {
+    return map([](FloatPart x) { return -x; }, a);
+}
+RESHARPEN_INLINE f16& operator+=(f16& a, f16 b) { return a = a + b; }
+RESHARPEN_INLINE f16& operator-=(f16& a, f16 b) { return a = a - b; }
+RESHARPEN_INLINE f16& operator*=(f16& a, f16 b) { return a = a * b; }
+
+// The larger of two; b where either is NaN, so a NaN survives as second argument. One instruction, but not every
+// compiler sees it in the comparison.
+RESHARPEN_INLINE FloatPart max_part(FloatPart a, FloatPart b) {
+#if defined(__AVX512F__)
+    return (FloatPart)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+    return (FloatPart)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+    return (FloatPart)_mm_max_ps((__m128)a, (__m128)b);
+#else
+    return a > b ? a : b;
+#endif
+}
+RESHARPEN_INLINE f16 max(f16 a, f16 b) { return map(max_part, a, b); }
+RESHARPEN_INLINE f16 min(f16 a, f16 b) { return -max(-a, -b); }
+RESHARPEN_INLINE f16 abs(f16 a) {
+    return map([](FloatPart x) { return (FloatPart)((IntPart)x & 0x7fffffff); }, a);
+}
+
+// ---- lanes chosen by a condition ----------------------------------------------------------------------------------
+
+struct Mask {
+    IntPart part[kParts];  // -1 where true, 0 where false
+};
+
+RESHARPEN_INLINE Mask operator>(f16 a, f16 b) {
+    Mask y;
+    RESHARPEN_UNROLL
+    for (int i = 0; i < kParts; i++) y.part[i] = a.part[i] > b.part[i];
+    return y;
+}
+
+// x where the mask is true, y elsewhere: a NaN on the other side does not leak in.
+RESHARPEN_INLINE f16 select(Mask mask, f16 x, f16 y) {
+    f16 z;
+    RESHARPEN_UNROLL
+    for (int i = 0; i < kParts; i++) z.part[i] = mask.part[i] ? x.part[i] : y.part[i];
+    return z;
+}
+
+// Bit i is set where lane i is true.
+inline uint32_t bits(Mask mask) {
+    int32_t lanes[kLanes];
+    std::memcpy(lanes, &mask, sizeof lanes);
+    uint32_t y = 0;
+    for (int i = 0; i < kLanes; i++) y |= (lanes[i] & 1u) << i;
+    return y;
+}
+
+inline Mask mask_of(uint32_t bits) {
+    int32_t lanes[kLanes];
+    for (int i = 0; i < kLanes; i++) lanes[i] = -int32_t(bits >> i & 1);
+    Mask y;
+    std::memcpy(&y, lanes, sizeof y);
+    return y;
+}
+
+// Lanes that hold neither NaN nor infinity.
+inline uint32_t finite(f16 x) { return bits(broadcast(std::numeric_limits<float>::infinity()) > abs(x)); }
+
+// ---- functions ----------------------------------------------------------------------------------------------------
+
+RESHARPEN_INLINE f16 sqrt(f16 a) {
+    return map(
+        [](FloatPart x) -> FloatPart {
+#if defined(__AVX512F__)
+            return (FloatPart)_mm512_sqrt_ps((__m512)x);
+#elif defined(__AVX__)
+            return (FloatPart)_mm256_sqrt_ps((__m256)x);
+#elif defined(__SSE2__)
+            return (FloatPart)_mm_sqrt_ps((__m128)x);
+#else
+            FloatPart y;
+            for (int i = 0; i < kPartBytes / 4; i++) y[i] = __builtin_sqrtf(x[i]);
+            return y;
+#endif
+        },
+        a);
+}
+
+// 1 / x for a normal x that is not infinite. AVX-512 has 14 bits at once; a Newton step gives the rest to 1 ulp, in
+// a quarter of the time of a division.
+RESHARPEN_INLINE f16 reciprocal(f16 a) {
+#if defined(__AVX512F__)
+    const __m512 x = (__m512)a.part[0], y = _mm512_rcp14_ps(x);
+    f16 z;
+    z.part[0] = (FloatPart)_mm512_fmadd_ps(y, _mm512_fnmadd_ps(x, y, _mm512_set1_ps(1)), y);
+    return z;
+#else
+    return broadcast(1) / a;
+#endif
+}
+
+// x^(-1/2) for a normal x > 0; 0 at infinity.
+RESHARPEN_INLINE f16 rsqrt(f16 a) {
+#if defined(__AVX512F__)
+    const __m512 x = (__m512)a.part[0], y = _mm512_rsqrt14_ps(x);
+    const __m512 residual = _mm512_fnmadd_ps(_mm512_mul_ps(x, y), y, _mm512_set1_ps(1));
+    const __m512 newton = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_set1_ps(0.5f), y), residual, y);
+    const __mmask16 below_infinity = _mm512_cmp_ps_mask(x, _mm512_set1_ps(INFINITY), _CMP_NEQ_UQ);  // true for NaN
+    f16 z;
+    z.part[0] = (FloatPart)_mm512_maskz_mov_ps(below_infinity, newton);
+    return z;
+#else
+    return broadcast(1) / sqrt(a);
+#endif
+}
+
+// 2^x for x <= 0, to 1.5 ulp; zero or 2^-126 from x = -126 down; NaN stays NaN.
+//
+// x = n + f with n the nearest integer. The polynomial is the minimax of 2^f on [-1/2, 1/2] in relative error, with
+// p(0) = 1. Without an instruction that scales by 2^n: adding 1.5 * 2^23 leaves n in the low bits of the mantissa, from
+// where a shift moves it to the exponent.
+RESHARPEN_INLINE FloatPart exp2_polynomial(FloatPart f) {
+    FloatPart p = 0.00132647401f * f + 0.00967151299f;
+    p = p * f + 0.0555073358f;
+    p = p * f + 0.240222424f;
+    p = p * f + 0.693147004f;
+    return p * f + 1.0f;
+}
+RESHARPEN_INLINE f16 exp2_nonpositive(f16 a) {
+    return map(
+        [](FloatPart x) -> FloatPart {
+#if defined(__AVX512F__)
+            const __m512 n = _mm512_roundscale_ps((__m512)x, 0);
+            return (FloatPart)_mm512_scalef_ps((__m512)exp2_polynomial(x - (FloatPart)n), n);
+#else
+            x = max_part(-126.0f - FloatPart{}, x);
+            const FloatPart shifted = x + 12582912.0f;
+            const FloatPart p = exp2_polynomial(x - (shifted - 12582912.0f));
+            return (FloatPart)((IntPart)p + ((IntPart)shifted << 23));
+#endif
+        },
+        a);
+}
+constexpr float kLog2E = 1.44269504f;
+
+template <int N>
+RESHARPEN_INLINE f16 dot(const f16* a, const f16* b) {
+    f16 even = a[0] * b[0], odd = broadcast(0);
+    RESHARPEN_UNROLL
+    for (int i = 1; i < N; i++) (i % 2 ? odd : even) += a[i] * b[i];
+    return even + odd;
+}
+
+// ---- the processor's floating point mode --------------------------------------------------------------------------
+
+// Subnormal numbers cost a hundred cycles each on many processors and mean nothing here: zero while this object lives.
+class FlushSubnormals {
+#if defined(__x86_64__)
+    unsigned saved = _mm_getcsr();
+
+  public:
+    FlushSubnormals() { _mm_setcsr(saved | 0x8040); }
+    ~FlushSubnormals() { _mm_setcsr(saved); }
+#elif defined(__aarch64__)
+    uint64_t saved;
+
+  public:
+    FlushSubnormals() {
+        asm volatile("mrs %0, fpcr" : "=r"(saved));
+        asm volatile("msr fpcr, %0" ::"r"(saved | uint64_t(1) << 24));
+    }
+    ~FlushSubnormals() { asm volatile("msr fpcr, %0" ::"r"(saved)); }
+#endif
+};
+
+}  // namespace resharpen

@@ -1,0 +1,279 @@
+"""A probabilistic automaton: states, the probability of each token in each, where it leads. Everything is exact.
+
+A coin that ends with probability 1/4 after an even number of heads:
+
+    >>> coin = from_data({"start": "even", "states": {
+    ...     "even": {"tails": [0.25, "even"], "heads": [0.5, "odd"], "end": 0.25},
+    ...     "odd": {"tails": [0.5, "odd"], "heads": [0.5, "even"]}}})
+    >>> coin.tokens
+    ('tails', 'heads', 'BOS', 'EOS')
+    >>> coin.p_star(np.array([[coin.bos, 1, 0]]))[0].tolist()  # after BOS; heads; heads, tails
+    [[0.25, 0.5, 0.0, 0.25], [0.5, 0.5, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]]
+
+An edge may push a token on a stack, or pop: it then emits the token on top. What comes next never depends on the
+stack, so the chain of states is finite and its survival is exact; the stack only names the token that is emitted.
+
+Shapes: S states, E edges of a state, V tokens, N sequences, L positions, T drawn tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen.errors import UserError, unknown
+
+Tokens = NDArray[np.int64]
+Thresholds = NDArray[np.uint64]
+
+END = -1
+"""The state after EOS, and after a token that is not legal."""
+NONE = -1
+TOP = -2
+"""As the token of an edge: whatever is on top of the stack, which is popped."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    token: int
+    probability: float
+    to: int
+    push: int = NONE
+
+
+@dataclass(frozen=True, eq=False)
+class Automaton:
+    tokens: tuple[str, ...]
+    """Names; the last two are BOS, which opens every input, and EOS, which is only ever a target."""
+    states: tuple[str, ...]
+    """Names; the first is the state after BOS."""
+    edges: tuple[tuple[Edge, ...], ...]
+
+    def __post_init__(self) -> None:
+        for state, edges in zip(self.states, self.edges, strict=True):
+            total = sum(edge.probability for edge in edges)
+            if abs(total - 1) > 1e-9:
+                raise UserError(f"state '{state}': its probabilities sum to {total:.9g}, not to 1")
+        for i, state in enumerate(self.states):
+            if i not in self._reached({0}, backwards=False):
+                raise UserError(f"state '{state}': it cannot be reached from the start '{self.states[0]}'")
+            if i not in self._reached({END}, backwards=True):
+                raise UserError(f"state '{state}': the end cannot be reached from it")
+
+    @property
+    def bos(self) -> int:
+        return len(self.tokens) - 2
+
+    @property
+    def eos(self) -> int:
+        return len(self.tokens) - 1
+
+    # ---- tables -----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def p_SxE(self) -> NDArray[np.float64]:
+        return self._padded([[edge.probability for edge in edges] for edges in self.edges], 0.0)
+
+    @cached_property
+    def token_SxE(self) -> Tokens:
+        return self._padded([[edge.token for edge in edges] for edges in self.edges], self.eos)
+
+    @cached_property
+    def to_SxE(self) -> Tokens:
+        return self._padded([[edge.to for edge in edges] for edges in self.edges], END)
+
+    @cached_property
+    def push_SxE(self) -> Tokens:
+        return self._padded([[edge.push for edge in edges] for edges in self.edges], NONE)
+
+    @cached_property
+    def thresholds_SxE(self) -> Thresholds:
+        return thresholds(self.p_SxE)
+
+    def _padded(self, rows: Sequence[Sequence[float]], fill: float) -> NDArray:
+        width = max(map(len, rows))
+        return np.array([[*row, *[fill] * (width - len(row))] for row in rows])
+
+    def _reached(self, start: set[int], backwards: bool) -> set[int]:
+        pairs = {
+            (edge.to, i) if backwards else (i, edge.to)
+            for i, edges in enumerate(self.edges)
+            for edge in edges
+            if edge.probability > 0
+        }
+        found = set(start)
+        while new := {b for a, b in pairs if a in found} - found:
+            found |= new
+        return found
+
+    # ---- reading ----------------------------------------------------------------------------------------------
+
+    def read(self, inputs_NxL: Tokens) -> tuple[Tokens, Tokens]:
+        """State and top of the stack after every prefix, [N, L] each; END from the first illegal token on."""
+        n, length = inputs_NxL.shape
+        rows = np.arange(n)
+        state_NxL = np.full((n, length), END)
+        top_NxL = np.full((n, length), NONE)
+        stack_NxL, height_N = np.full((n, length + 1), NONE), np.zeros(n, np.int64)
+        state_N = np.where(inputs_NxL[:, 0] == self.bos, 0, END)
+        for i in range(length):
+            if i > 0:
+                edge_N, pops_N = self._edge(state_N, inputs_NxL[:, i], stack_NxL[rows, height_N])
+                pushes_N = np.where(edge_N >= 0, self.push_SxE[state_N, edge_N], NONE)
+                height_N += (pushes_N >= 0).astype(np.int64) - pops_N
+                stack_NxL[rows[pushes_N >= 0], height_N[pushes_N >= 0]] = pushes_N[pushes_N >= 0]
+                state_N = np.where(edge_N >= 0, self.to_SxE[state_N, edge_N], END)
+            state_NxL[:, i], top_NxL[:, i] = state_N, stack_NxL[rows, height_N]
+        return state_NxL, top_NxL
+
+    def _edge(self, state_N: Tokens, token_N: Tokens, top_N: Tokens) -> tuple[Tokens, NDArray[np.bool_]]:
+        """The edge that a token takes, or -1, and whether it pops."""
+        emitted_NxE = self.token_SxE[state_N]
+        pops_NxE = emitted_NxE == TOP
+        emitted_NxE = np.where(pops_NxE, top_N[:, None], emitted_NxE)
+        fits_NxE = (emitted_NxE == token_N[:, None]) & (self.p_SxE[state_N] > 0) & (state_N >= 0)[:, None]
+        edge_N = np.where(fits_NxE.any(1), fits_NxE.argmax(1), NONE)
+        return edge_N, (edge_N >= 0) & pops_NxE[np.arange(len(edge_N)), edge_N]
+
+    def p_star_of(self, state_P: Tokens, top_P: Tokens) -> NDArray[np.float64]:
+        """The exact next-token distribution in given states, [P, V]; zero after an illegal token."""
+        n_edges = self.p_SxE.shape[1]
+        p_PxV = np.zeros((len(state_P), len(self.tokens)))
+        token_PxE = np.where(self.token_SxE[state_P] == TOP, top_P[:, None], self.token_SxE[state_P])
+        rows_PxE = np.repeat(np.arange(len(state_P))[:, None], n_edges, axis=1)
+        np.add.at(p_PxV, (rows_PxE, token_PxE), np.where((state_P >= 0)[:, None], self.p_SxE[state_P], 0))
+        return p_PxV
+
+    def p_star(self, inputs_NxL: Tokens) -> NDArray[np.float64]:
+        """The exact next-token distribution after every prefix, [N, L, V]; BOS is the first token of an input."""
+        state_NxL, top_NxL = self.read(inputs_NxL)
+        return self.p_star_of(state_NxL.ravel(), top_NxL.ravel()).reshape(*inputs_NxL.shape, -1)
+
+    def accepts(self, string: Sequence[int]) -> bool:
+        """Whether a string, without BOS and EOS, is one that the automaton can produce."""
+        return bool(self.p_star(np.array([[self.bos, *string]]))[0, -1, self.eos] > 0)
+
+    def legal_S(self, token: int) -> NDArray[np.bool_]:
+        """The states in which a token (not one that a stack names) is legal."""
+        return ((self.token_SxE == token) & (self.p_SxE > 0)).any(1)
+
+    # ---- drawing ----------------------------------------------------------------------------------------------
+
+    def draw(self, words_NxT: NDArray[np.uint32], thresholds_TxSxE: Thresholds) -> tuple[Tokens, NDArray[np.int64]]:
+        """Tokens [N, T], drawn from BOS on with one word each, and how many there are up to and with EOS, [N].
+
+        A word takes the first edge whose threshold is above it. What follows EOS is padding, zero.
+        """
+        n, steps = words_NxT.shape
+        tokens_NxT = np.zeros((n, steps), np.int64)
+        stack_NxT, height_N = np.full((n, steps + 1), NONE), np.zeros(n, np.int64)
+        count_N, state_N = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        alive = np.arange(n)
+        for i in range(steps):
+            state = state_N[alive]
+            edge = (words_NxT[alive, i, None] >= thresholds_TxSxE[min(i, len(thresholds_TxSxE) - 1), state]).sum(1)
+            token, push = self.token_SxE[state, edge], self.push_SxE[state, edge]
+            pops = token == TOP
+            tokens_NxT[alive, i] = np.where(pops, stack_NxT[alive, height_N[alive]], token)
+            height_N[alive] += (push >= 0).astype(np.int64) - pops
+            stack_NxT[alive[push >= 0], height_N[alive[push >= 0]]] = push[push >= 0]
+            state_N[alive] = self.to_SxE[state, edge]
+            count_N[alive] += 1
+            alive = alive[state_N[alive] >= 0]
+            if len(alive) == 0:
+                break
+        return tokens_NxT, count_N
+
+    def survival(self, steps: int, at_the_end_S: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+        """P(no EOS in the next t tokens, and then in one of the given states), t = 0 .. steps, from each state."""
+        kernel_SxS = self._chain()
+        alive_S = np.ones(len(self.states)) if at_the_end_S is None else at_the_end_S.astype(np.float64)
+        rows = [alive_S]
+        for _ in range(steps):
+            rows.append(kernel_SxS @ rows[-1])
+        return np.stack(rows)
+
+    def surviving(self, steps: int, at_the_end_S: NDArray[np.bool_] | None = None) -> Thresholds | None:
+        """Thresholds [T, S, E] of `steps` draws given that none is EOS (and where they end); None if that cannot be.
+
+        By Bayes an edge's probability is multiplied by the survival of where it leads over the draws that remain.
+        """
+        kernel_SxS = self._chain()
+        alive_S = np.ones(len(self.states)) if at_the_end_S is None else at_the_end_S.astype(np.float64)
+        alive_TxS = np.empty((steps, len(self.states)))
+        for i in reversed(range(steps)):
+            alive_TxS[i] = alive_S
+            alive_S = kernel_SxS @ alive_S
+            alive_S = alive_S / max(alive_S.max(), 1e-300)  # only ratios matter; unscaled, a long wait underflows
+        if alive_S[0] == 0:
+            return None
+        return thresholds(self.p_SxE * np.where(self.to_SxE >= 0, alive_TxS[:, self.to_SxE], 0))
+
+    def _chain(self) -> NDArray[np.float64]:
+        """Transition probabilities without the end, [S, S]."""
+        chain_SxS = np.zeros((len(self.states), len(self.states)))
+        for i, edges in enumerate(self.edges):
+            for edge in edges:
+                if edge.to >= 0:
+                    chain_SxS[i, edge.to] += edge.probability
+        return chain_SxS
+
+
+def thresholds(weight: NDArray[np.float64]) -> Thresholds:
+    """A word below threshold e, and not below e - 1, takes edge e: cumulative shares of 2^32, the last one whole.
+
+    Edges are the last axis.
+    """
+    total = weight.sum(-1, keepdims=True)
+    share = np.cumsum(weight, axis=-1) / np.where(total > 0, total, 1)
+    nothing_after = np.cumsum(weight[..., ::-1], axis=-1)[..., ::-1] - weight <= 0
+    return np.where(nothing_after, 2**32, np.rint(share * 2.0**32)).astype(np.uint64)
+
+
+def from_data(data: Mapping[str, Any]) -> Automaton:
+    """An automaton from a table, as a TOML file gives it:
+
+        start = "even"
+        [states.even]
+        tails = [0.25, "even"]        # probability, next state
+        heads = [0.5, "odd"]
+        end = 0.25                    # the sequence may end here
+
+    Tokens are numbered as they appear.
+    """
+    states = data.get("states")
+    if not isinstance(states, Mapping) or not states or not all(isinstance(x, Mapping) for x in states.values()):
+        raise UserError('a language needs states, each a table of token = [probability, "next state"] and end = p')
+    start = data.get("start", next(iter(states)))
+    if start not in states:
+        raise unknown("start state", str(start), states)
+    order = [start, *(name for name in states if name != start)]
+    tokens = list(dict.fromkeys(token for name in states for token in states[name] if token != "end"))
+    if reserved := {"BOS", "EOS"} & set(tokens):
+        raise UserError(f"token '{reserved.pop()}' is taken: name the end 'end', and the beginning is implied")
+    edges = tuple(
+        tuple(_edge(name, token, value, tokens, order) for token, value in states[name].items()) for name in order
+    )
+    return Automaton((*tokens, "BOS", "EOS"), tuple(order), edges)
+
+
+def _edge(state: str, token: str, value: Any, tokens: list[str], states: list[str]) -> Edge:
+    if token == "end":
+        return Edge(len(tokens) + 1, _probability(state, token, value), END)
+    if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+        raise UserError(f"state '{state}': token '{token}' has no transition; write {token} = [probability, \"state\"]")
+    probability, to = value
+    if to not in states:
+        raise unknown(f"next state of token '{token}' in state '{state}':", str(to), states)
+    return Edge(tokens.index(token), _probability(state, token, probability), states.index(to))
+
+
+def _probability(state: str, token: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise UserError(f"state '{state}': the probability of '{token}' is {value!r}, not a number from 0 to 1")
+    return float(value)

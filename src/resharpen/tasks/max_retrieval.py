@@ -1,0 +1,141 @@
+"""Maximum Retrieval: which class has the item of the highest priority?
+
+Three items of priority 0.25, 0.75, 0.5 and class 7, 2, 9: the second is the highest, so the answer is 2.
+
+    >>> MaxRetrieval().labels(np.array([[0.25, 0.75, 0.5]]), np.array([[7, 2, 9]]), np.array([3])).tolist()
+    [2]
+
+Priorities are multiples of 2^-24, uniform on [0, 1) and exact in float32; the earliest of equal ones counts.
+
+Shapes: N sequences, L positions (a sequence shorter than L is padded with zeros), P scored sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen import streams
+from resharpen.metrics import ByLength, mean_by_length
+
+Floats, Integers = NDArray[np.float32], NDArray[np.int64]
+Items = tuple[Floats, Integers, Integers, Integers]
+"""Priorities [N, L], classes [N, L], lengths [N] and labels [N]."""
+
+SHORTEST = 5
+"""The shortest training sequence."""
+SHORTEST_VALIDATED = 16
+SELECTION_LONGEST, SELECTION_SEQUENCES = 1024, 64
+"""The selection set is small: it is used at every checkpoint."""
+
+
+@dataclass(frozen=True)
+class RetrievalSet:
+    """A fixed set of sequences to score models on, drawn when it is read: an entry (length, begin, end) of `ranges`
+    stands for sequences begin .. end-1 of that length, and each sequence is a stream of its own.
+    """
+
+    key: streams.Key
+    ranges: tuple[tuple[int, int, int], ...]
+
+    @property
+    def length_P(self) -> Integers:
+        """The number of items of each sequence."""
+        return np.concatenate([np.full(end - begin, length, np.int64) for length, begin, end in self.ranges])
+
+    def pieces(self, positions: int) -> Iterator[RetrievalSet]:
+        """The same sequences in order, in sets of one length and about so many positions: for bounded memory."""
+        for length, begin, end in self.ranges:
+            rows = max(1, positions // length)
+            for start in range(begin, end, rows):
+                yield RetrievalSet(self.key, ((length, start, min(start + rows, end)),))
+
+
+@dataclass(frozen=True)
+class MaxRetrieval:
+    classes: int = 10
+    longest: int = 4096
+    """The longest sequence of the report set; they start at 16 and double."""
+    sequences: int = 256
+    """Sequences of each length in the report set."""
+
+    kind: ClassVar[str] = "max-retrieval"
+    metric: ClassVar[str] = "accuracy"
+    lower_is_better: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.classes < 2:
+            raise ValueError(f"classes = {self.classes}: there is nothing to tell apart below 2")
+        if self.longest < SHORTEST_VALIDATED or self.sequences < 1:
+            raise ValueError(
+                f"longest = {self.longest}, sequences = {self.sequences}: at least {SHORTEST_VALIDATED} and 1"
+            )
+
+    @property
+    def name(self) -> str:
+        return "max" if self.classes == 10 else f"max-c{self.classes}"
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of possible answers."""
+        return self.classes
+
+    def check_train_length(self, train_length: int) -> None:
+        if train_length < SHORTEST:
+            raise ValueError(f"s = {train_length}: training sequences have {SHORTEST} to s items")
+
+    def sample(self, words_NxLx2: NDArray[np.uint32]) -> tuple[Floats, Integers]:
+        """Two words an item: the top 24 bits of the first are its priority, the second picks its class."""
+        priority_NxL = (words_NxLx2[..., 0] >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)
+        return priority_NxL, streams.below(words_NxLx2[..., 1], self.classes)
+
+    def labels(self, priority_NxL: NDArray[np.floating], class_NxL: Integers, length_N: Integers) -> Integers:
+        """The class of the highest priority among the first `length` items, the earliest on ties."""
+        real_NxL = np.arange(priority_NxL.shape[1]) < length_N[:, None]
+        highest_N = np.where(real_NxL, priority_NxL, -np.inf).argmax(axis=1)
+        return np.take_along_axis(class_NxL, highest_N[:, None], axis=1)[:, 0]
+
+    def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> Items:
+        """Minibatch `step` of a group of draws: n sequences with lengths uniform on 5..s, s the training length.
+
+        A sequence takes 1 + 2 s words: the first picks its length, then come two an item, also for items beyond it.
+        """
+        s = train_length
+        words = streams.words(key, n * (1 + 2 * s), group, step).reshape(n, 1 + 2 * s)
+        length_N = SHORTEST + streams.below(words[:, 0], s - SHORTEST + 1)
+        priority_NxL, class_NxL = self.sample(words[:, 1:].reshape(n, s, 2))
+        padding_NxL = np.arange(s) >= length_N[:, None]
+        priority_NxL[padding_NxL], class_NxL[padding_NxL] = 0, 0
+        return priority_NxL, class_NxL, length_N, self.labels(priority_NxL, class_NxL, length_N)
+
+    def validation(self, seed: int, use: str, longest: int | None = None, sequences: int | None = None) -> RetrievalSet:
+        """The `selection` or `report` set: lengths 16, 32, .. up to `longest`, so many sequences of each."""
+        report = use == "report"
+        longest = longest or (self.longest if report else SELECTION_LONGEST)
+        sequences = sequences or (self.sequences if report else SELECTION_SEQUENCES)
+        lengths = [2**i for i in range(4, longest.bit_length())]
+        key = streams.key(seed, self.name, "validation", use)
+        return RetrievalSet(key, tuple((length, 0, sequences) for length in lengths))
+
+    def examples(self, validation: RetrievalSet) -> Items:
+        """What a model's `scores` takes: the sequences of a set or of one of its pieces, padded to the longest."""
+        longest = max(length for length, _, _ in validation.ranges)
+        drawn = [self._draw(validation.key, *entry) for entry in validation.ranges]
+        pads = [((0, 0), (0, longest - priority.shape[1])) for priority, _ in drawn]
+        priority_NxL = np.concatenate([np.pad(x, pad) for (x, _), pad in zip(drawn, pads, strict=True)])
+        class_NxL = np.concatenate([np.pad(x, pad) for (_, x), pad in zip(drawn, pads, strict=True)])
+        length_N = validation.length_P
+        return priority_NxL, class_NxL, length_N, self.labels(priority_NxL, class_NxL, length_N)
+
+    def by_length(self, values: NDArray[np.floating], validation: RetrievalSet) -> dict[str, ByLength]:
+        """Accuracy at each length, from 1 or 0 for every sequence, [M, P]."""
+        return {"accuracy": mean_by_length(values, validation.length_P)}
+
+    def _draw(self, key: streams.Key, length: int, begin: int, end: int) -> tuple[Floats, Integers]:
+        """Sequences begin .. end-1 of a length: the streams (length, number of the sequence)."""
+        words = streams.words(key, 2 * length, length, np.arange(begin, end))
+        return self.sample(words.reshape(end - begin, length, 2))

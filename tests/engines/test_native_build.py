@@ -1,0 +1,94 @@
+"""Kernels are compiled on first use, in seconds, into a private cache that heals itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from resharpen.engines.native import NoCompiler, build
+
+SIZES = {"V": 3, "D": 2, "K": 1, "DV": 2}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    directory = tmp_path / "cache"
+    monkeypatch.setenv("RESHARPEN_CACHE", str(directory))
+    return directory
+
+
+def test_builds_in_seconds_and_then_not_at_all(cache):
+    start = time.process_time(), sum(os.times()[2:4])
+    path = build.kernel("minimal", {"V": 9, "D": 8, "K": 1, "DV": 8})
+    assert time.process_time() - start[0] + sum(os.times()[2:4]) - start[1] < 5, "of processor time"
+    built = path.stat().st_mtime_ns
+    assert build.kernel("minimal", {"V": 9, "D": 8, "K": 1, "DV": 8}) == path
+    assert path.stat().st_mtime_ns == built
+    assert cache.stat().st_mode & 0o777 == 0o700
+    assert list(cache.iterdir()) == [path]
+
+
+def test_a_damaged_entry_is_built_again(cache):
+    path = build.kernel("minimal", SIZES)
+    good = path.read_bytes()
+    for damage in (good[: len(good) // 2], good[:-1] + bytes([good[-1] ^ 1])):
+        path.write_bytes(damage)
+        assert build.kernel("minimal", SIZES).read_bytes()[:4] == b"\x7fELF"
+        assert all(entry.stem.endswith(build._digest(entry.read_bytes())[:16]) for entry in cache.iterdir())
+
+
+def test_flags_sizes_and_instruction_set_make_another_entry(cache):
+    paths = {build.kernel("minimal", SIZES), build.kernel("minimal", {**SIZES, "K": 2})}
+    paths.add(build.kernel("minimal", SIZES, march="x86-64"))
+    assert len(paths) == 3
+
+
+def test_several_processes_may_start_at_once(cache):
+    code = (
+        "from resharpen.engines.native import library; import ctypes;"
+        "assert isinstance(library.minimal(3, 2, 1, 2), ctypes.CDLL); print('loaded')"
+    )
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    for process in processes:
+        out, errors = process.communicate(timeout=120)
+        assert out.strip() == "loaded", errors
+    assert all(entry.suffix == ".so" for entry in cache.iterdir())
+
+
+def test_without_a_compiler_it_says_so(cache, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(NoCompiler, match=r"g\+\+"):
+        build.kernel("minimal", SIZES)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(NoCompiler, match="no-such-compiler"):
+        build.kernel("minimal", SIZES)
+
+
+def test_a_compiler_that_fails_is_quoted(cache, monkeypatch, tmp_path):
+    script = tmp_path / "broken++"
+    script.write_text("#!/bin/sh\necho 'kernel refused' >&2; exit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    with pytest.raises(build.BuildError, match="kernel refused"):
+        build.kernel("minimal", SIZES)
+    assert list(cache.iterdir()) == []
+
+
+def test_a_cache_that_others_can_write_to_is_refused(cache):
+    cache.mkdir(mode=0o777)
+    cache.chmod(0o777)
+    with pytest.raises(PermissionError, match="only you"):
+        build.kernel("minimal", SIZES)
+
+
+def test_no_torch_is_imported():
+    code = "import sys; import resharpen.engines.native; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,114 @@
+"""Maximum Retrieval through the whole path: spec, run, tables, figure, claim."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import resharpen as rs
+from resharpen.analysis.claims import claims
+from resharpen.errors import UserError
+from resharpen.experiments.runner import run
+from resharpen.experiments.shelf import take
+from resharpen.experiments.spec import Experiment, Setting
+from resharpen.experiments.toml import from_data, to_data
+from resharpen.models import RETRIEVER_PLACEMENTS, Retriever
+from resharpen.tasks import MaxRetrieval
+
+GOOD = {
+    "name": "max",
+    "models": 2,
+    "steps": 4,
+    "placements": ["none", "peri"],
+    "task": {"kind": "max-retrieval", "longest": 64, "sequences": 8},
+}
+
+
+@pytest.fixture
+def small() -> Experiment:
+    """Two models of width 16 on each of the four placements, reported to 64 items."""
+    setting = Setting(MaxRetrieval(longest=64, sequences=32), 16, Retriever(hidden=16))
+    return Experiment(
+        "max", (setting,), dict(RETRIEVER_PLACEMENTS), models=2, steps=6, batch=16, checkpoints=2, engine="torch"
+    )
+
+
+def test_a_spec_says_what_the_paper_does():
+    spec = from_data(GOOD)
+    assert (spec.batch, spec.settings[0].train_length, spec.settings[0].model) == (128, 16, Retriever())
+    assert spec.settings[0].name == "max-s16"
+    assert from_data(to_data(spec)) == spec
+    paper = take("fig2", "paper")
+    assert (paper.models, paper.steps, paper.batch, paper.checkpoints) == (100, 100_000, 128, 100)
+    assert paper.settings[0].task == MaxRetrieval(longest=16_384, sequences=1_024)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"placements": ["peri-init"]}, r"unknown placement 'peri-init': .*\(allowed: none, peri, post, pre\)"),
+        ({"placements": ["mine"], "placement": {"mine": {"residual": True}}}, "none, pre, post, peri"),
+        ({"attention": "log"}, "unknown attention 'log'"),
+        ({"task": {"kind": "max-retrieval", "train_lengths": [4]}}, "5 to s items"),
+        ({"task": {"kind": "max-retrieval", "v": 9}}, "unknown key in .task. 'v'"),
+    ],
+)
+def test_bad_specs(change, message):
+    with pytest.raises(UserError, match=message):
+        from_data(GOOD | change)
+
+
+def test_settings_do_not_mix_kinds(small, tiny):
+    with pytest.raises(UserError, match="one kind of task"):
+        replace(small, settings=(*small.settings, *tiny.settings))
+
+
+def test_report_sizes_do_not_move_the_streams(small):
+    """What is measured at the end must not change what is trained."""
+    setting = small.settings[0]
+    assert setting.name == replace(setting, task=MaxRetrieval()).name
+
+
+@pytest.mark.parametrize("engine", ["torch", "native"])
+def test_from_spec_to_claim(small, tmp_path, engine):
+    store = run(replace(small, engine=engine), tmp_path / "r", workers=1)
+    lengths = store.table("lengths")
+    assert set(lengths["metric"]) == {"accuracy", "entropy", "largest_weight"}
+    assert lengths.filter(metric="accuracy")["length"].unique().sort().to_list() == [16, 32, 64]
+    assert lengths.filter(metric="accuracy")["value"].is_between(0, 1).all()
+    entropy = lengths.filter(metric="entropy", length=64)["value"]
+    assert entropy.is_between(0, np.log(64) + 1e-4).all()
+    best = store.table("curves").filter(weights="train").group_by("model").max()
+    kept = store.table("models").join(store.table("curves").filter(weights="train"), on="model")
+    kept = kept.filter(kept["step"] == kept["train_best_step"]).join(best, on="model", suffix="_max")
+    assert (kept["score"] == kept["score_max"]).all()  # higher is better
+    (claim,) = claims(store)
+    assert claim.number == 4
+    assert len(claim.findings) == 2 * 2 * 2
+    assert set(rs.draw(store)) == {"figure", "entropy", "largest-weight"}
+
+
+def test_a_stored_retriever_can_be_called(small, tmp_path):
+    store = run(small, tmp_path / "r", workers=1)
+    model = rs.load_model(store, "max-s16-hidden16/peri/1")
+    p = model([[(0.2, 3), (0.9, 7)], [(0.5, 1)]])
+    assert p.shape == (2, 10)
+    assert np.allclose(p.sum(1), 1, atol=1e-6)
+    with pytest.raises(UserError, match=r"classes are 0\.\.9"):
+        model([[(0.2, 10)]])
+    with pytest.raises(UserError, match="pairs"):
+        model([[0.2, 0.3]])
+
+
+def test_other_families_have_no_circuits(small, tmp_path):
+    store = run(small, tmp_path / "r", workers=1)
+    with pytest.raises(UserError, match="circuits are those of minimal transformers"):
+        rs.inspect(store, small.settings[0])
+
+
+def test_log_n_trains_differently(small, tmp_path):
+    plain = run(small, tmp_path / "a", workers=1)
+    scaled = run(replace(small, attention="log-n"), tmp_path / "b", workers=1)
+    a, b = (store.table("lengths").filter(metric="entropy", selection="last")["value"] for store in (plain, scaled))
+    assert (b < a).any()  # logits times log n > 1: sharper
+    assert (b <= a + 1e-5).all()

@@ -1,0 +1,103 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from resharpen import streams
+from resharpen.tasks.max_retrieval import MaxRetrieval, RetrievalSet
+
+TASK = MaxRetrieval()
+
+
+def naive_label(priority, kinds):
+    best = 0
+    for i in range(len(priority)):
+        if priority[i] > priority[best]:
+            best = i
+    return kinds[best]
+
+
+@given(st.integers(0, 50), st.integers(0, 1000), st.integers(1, 9), st.integers(5, 20))
+def test_a_minibatch_is_what_it_says(group, step, n, s):
+    priority, kinds, lengths, labels = TASK.batch(streams.key(0, "t"), group, step, n, s)
+    assert priority.shape == kinds.shape == (n, s)
+    assert priority.dtype == np.float32
+    for row in range(n):
+        length = lengths[row]
+        assert 5 <= length <= s
+        assert (priority[row, length:] == 0).all()
+        assert (kinds[row, length:] == 0).all()
+        assert labels[row] == naive_label(priority[row, :length], kinds[row, :length])
+    assert priority.min() >= 0
+    assert priority.max() < 1
+    assert kinds.min() >= 0
+    assert kinds.max() < 10
+
+
+def test_priorities_are_the_top_24_bits_of_a_word():
+    words = np.array([[[0xFFFFFFFF, 0], [0x100, 0xFFFFFFFF], [0xFF, 0x1999999A]]], np.uint32)
+    priority, kinds = TASK.sample(words)
+    assert priority.astype(np.float64).tolist() == [[1 - 2.0**-24, 2.0**-24, 0.0]]
+    assert kinds.tolist() == [[0, 9, 1]]
+
+
+def test_the_earliest_of_equal_priorities_counts():
+    priority = np.array([[0.5, 0.75, 0.75, 0.25], [0.0, 0.0, 0.0, 0.0]])
+    kinds = np.array([[1, 2, 3, 4], [5, 6, 7, 8]])
+    assert TASK.labels(priority, kinds, np.array([4, 4])).tolist() == [2, 5]
+
+
+def test_padding_never_decides():
+    priority = np.array([[0.1, 0.2, 0.9]])
+    assert TASK.labels(priority, np.array([[1, 2, 3]]), np.array([2])).tolist() == [2]
+
+
+def test_everything_is_uniform():
+    priority, kinds, lengths, labels = TASK.batch(streams.key(7, "uniform"), 0, 0, 6000, 16)
+    real = np.arange(16) < lengths[:, None]
+    assert chisquare(np.bincount(lengths)[5:]).pvalue > 1e-4
+    assert chisquare(np.bincount(kinds[real])).pvalue > 1e-4
+    assert chisquare(np.bincount(labels)).pvalue > 1e-4
+    assert chisquare(np.histogram(priority[real], bins=20, range=(0, 1))[0]).pvalue > 1e-4
+
+
+def test_validation_sets():
+    selection, report = (TASK.validation(0, use) for use in ("selection", "report"))
+    assert np.unique(selection.length_P).tolist() == [16, 32, 64, 128, 256, 512, 1024]
+    assert np.unique(report.length_P).tolist() == [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
+    assert (np.unique(selection.length_P, return_counts=True)[1] == 64).all()
+    assert (np.unique(report.length_P, return_counts=True)[1] == 256).all()
+    paper = TASK.validation(0, "report", longest=16_384, sequences=3)
+    assert np.unique(paper.length_P).tolist()[-2:] == [8192, 16384]
+    assert len(paper.length_P) == 33
+
+
+def test_a_set_does_not_depend_on_how_it_is_read():
+    """Whole, in pieces, or with more sequences: the same items, and a piece is no larger than asked for."""
+    whole = TASK.validation(3, "report", longest=64, sequences=5)
+    expected = TASK.examples(whole)
+    got = [TASK.examples(piece) for piece in whole.pieces(70)]
+    assert all(priority.size <= 70 for priority, *_ in got)
+    assert np.array_equal(np.concatenate([x[2] for x in got]), whole.length_P)
+    assert np.array_equal(np.concatenate([x[3] for x in got]), expected[3])
+    rows = [row for priority, *_ in got for row in priority]
+    assert all(np.array_equal(row, wide[: len(row)]) for row, wide in zip(rows, expected[0], strict=True))
+    larger = TASK.examples(TASK.validation(3, "report", longest=64, sequences=9))
+    assert np.array_equal(larger[0][:5], expected[0][:5])
+
+
+def test_sets_differ_by_use_seed_and_length():
+    def first(seed, use, length):
+        full = TASK.validation(seed, use, longest=32, sequences=2)
+        return TASK.examples(RetrievalSet(full.key, ((length, 0, 1),)))[0][0, :16].tolist()
+
+    seen = [first(0, "selection", 16), first(0, "report", 16), first(1, "selection", 16), first(0, "selection", 32)]
+    assert len({tuple(row) for row in seen}) == 4
+
+
+def test_bad_sizes():
+    with pytest.raises(ValueError, match="5 to s items"):
+        TASK.check_train_length(4)
+    with pytest.raises(ValueError, match="tell apart"):
+        MaxRetrieval(classes=1)
