@@ -140,9 +140,7 @@ def torch_loop(case: str, n_models: int, compiled: bool = False) -> Callable[[],
             self.norms = nn.ModuleList([norm() for _ in range(4)])
 
         def forward(self, x):
-            q, k, v = (
-                y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in self.qkv(self.norms[0](x)).chunk(3, -1)
-            )
+            q, k, v = (y.unflatten(-1, (HEADS, -1)).transpose(1, 2) for y in self.qkv(self.norms[0](x)).chunk(3, -1))
             y = functional.scaled_dot_product_attention(rotate(q), rotate(k), v, is_causal=True)
             x = x + self.norms[1](self.out(y.transpose(1, 2).flatten(-2)))
             return x + self.norms[3](self.down(functional.gelu(self.up(self.norms[2](x)))))
@@ -160,7 +158,7 @@ def torch_loop(case: str, n_models: int, compiled: bool = False) -> Callable[[],
 
     model = Model()
     parameters = list(model.parameters())
-    decayed = [p for name, p in model.named_parameters() if p.ndim > 1 and "embedding.weight" != name]
+    decayed = [p for name, p in model.named_parameters() if p.ndim > 1 and name != "embedding.weight"]
     spared = [p for p in parameters if not any(p is q for q in decayed)]
     groups = [{"params": decayed}, {"params": spared, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=RATE, betas=BETAS, eps=ADAM_EPSILON, weight_decay=DECAY, foreach=True)

@@ -3,8 +3,9 @@
     python benchmarks/set_complement.py [--quick] [--json FILE] [--cases sct-v9-s8 ...] [--systems jax-vmap ...]
 
 Everyone does the whole work of a step with minibatches of 256 sequences, placement peri, d = d_v = v - 1, d_k = 1:
-draw a minibatch, forward, backward, clip each model's gradient, AdamW with its schedule, moving average. Peers draw by
-their own generator and share a minibatch among all models of an ensemble, which is in their favour. Every system runs
+draw a minibatch, forward, backward, clip each model's gradient, AdamW with its schedule, moving average. Sixteen models
+share a minibatch, as the random streams of the search have it; the torch peers share it among all models of an
+ensemble, which is in their favour. Peers draw by their own generator. Every system runs
 in processes of its own and uses all cores the better way (one process with all threads, or one single-threaded process
 a core) at the better of a few ensemble sizes. Numbers are model-steps/s, the best of several short timings.
 
@@ -210,7 +211,7 @@ def torch_functional(case: str, n_models: int, compiled: bool) -> Callable[[int]
 
 
 def jax_vmap(case: str, n_models: int) -> Callable[[int], Any]:
-    """jit(vmap(scan of steps)) of a single model's training."""
+    """jit(vmap(scan of steps)) of a single model's training; an outer vmap over groups, which differ in minibatches."""
     import jax
     import jax.numpy as jnp
 
@@ -220,13 +221,13 @@ def jax_vmap(case: str, n_models: int) -> Callable[[int], Any]:
     def loss(theta, one_hot):
         return single_loss(jnp, jax.nn.softmax, jax.nn.log_softmax, theta, one_hot, future)
 
-    def train(theta, m, v2, average, hyper, first, order):
+    def train(theta, m, v2, average, hyper, key, first, order):
         c1, c2, epsilon, decay, clip, ema = hyper
 
         def step(carry, i):
             theta, m, v2, average = carry
             t = first + i
-            tokens = jax.random.uniform(jax.random.fold_in(jax.random.key(0), t), (N, v)).argsort(1)[:, : s + 1]
+            tokens = jax.random.uniform(jax.random.fold_in(key, t), (N, v)).argsort(1)[:, : s + 1]
             g = jax.grad(loss)(theta, jax.nn.one_hot(tokens, v))
             norm = jnp.sqrt(sum((x * x).sum() for x in g.values()))
             g = {name: x * jnp.where(norm > clip, clip / norm, 1.0) for name, x in g.items()}
@@ -245,14 +246,17 @@ def jax_vmap(case: str, n_models: int) -> Callable[[int], Any]:
 
         return jax.lax.scan(step, (theta, m, v2, average), order)[0]
 
-    run_all = jax.jit(jax.vmap(train, in_axes=(0, 0, 0, 0, 0, None, None)))
-    theta = {name: jnp.asarray(x) for name, x in initial(case, n_models).items()}
+    groups = n_models // 16
+    of_group = jax.vmap(train, in_axes=(0, 0, 0, 0, 0, None, None, None))
+    run_all = jax.jit(jax.vmap(of_group, in_axes=(0, 0, 0, 0, 0, 0, None, None)))
+    theta = {name: jnp.asarray(x).reshape(groups, 16, *x.shape[1:]) for name, x in initial(case, n_models).items()}
     zeros = {name: jnp.zeros_like(x) for name, x in theta.items()}
-    state, hyper, done = (theta, zeros, zeros, theta), hyperparameters(jnp, n_models), 0
+    hyper = [x.reshape(groups, 16) for x in hyperparameters(jnp, n_models)]
+    state, keys, done = (theta, zeros, zeros, theta), jax.random.split(jax.random.key(0), groups), 0
 
     def run(steps: int) -> None:
         nonlocal state, done
-        state = run_all(*state, hyper, done, jnp.arange(steps))
+        state = run_all(*state, hyper, keys, done, jnp.arange(steps))
         jax.block_until_ready(state)
         done += steps
 

@@ -31,6 +31,10 @@ RunDirectory = Annotated[Positional[Path], arg(metavar="RUN", help_behavior_hint
 Scale = Annotated[
     Literal["smoke", "laptop", "paper"] | None, arg(metavar="{smoke,laptop,paper}", help_behavior_hint="")
 ]
+ReadingName = Annotated[
+    Literal["softmax", "log-n", "adaptive-temperature"] | None,
+    arg(metavar="{softmax,log-n,adaptive-temperature}", help_behavior_hint=""),
+]
 AttentionName = Annotated[Literal["softmax", "log-n"] | None, arg(metavar="{softmax,log-n}", help_behavior_hint="")]
 EngineName = Annotated[
     Literal["auto", "torch", "native"] | None, arg(metavar="{auto,torch,native}", help_behavior_hint="")
@@ -147,17 +151,20 @@ class DrawFigure:
     For example:
         resharpen figure runs/fig1-laptop
         resharpen figure runs/fig1-laptop --selection best-trained --out other
+        resharpen figure runs/fig2-laptop --attention adaptive-temperature
     """
 
     run: RunDirectory
     """The run directory."""
     selection: Literal["best", "best-trained", "last"] = "best"
     """Which checkpoint: the best over all lengths, the best judged on trained lengths only, the last."""
+    attention: ReadingName = None
+    """Read the kept models with this attention remedy, without training again."""
     out: Directory = None
     """Where the pictures go. Default: the run directory."""
 
     def __call__(self, console: Console) -> None:
-        _save_figures(_load(self.run), self.out or self.run, console, self.selection)
+        _save_figures(_load(self.run), self.out or self.run, console, self.selection, self.attention)
 
 
 @dataclass(frozen=True)
@@ -322,11 +329,11 @@ def _load(directory: Path) -> Run:
     return load(directory)
 
 
-def _save_figures(run: Run, out: Path, console: Console, selection: str = "best") -> None:
+def _save_figures(run: Run, out: Path, console: Console, selection: str = "best", attention: str | None = None) -> None:
     from resharpen.views.figures import draw
 
-    suffix = "" if selection == "best" else f"-{selection}"
-    for name, figure in draw(run, selection).items():
+    suffix = "".join(f"-{part}" for part in (selection, attention) if part not in ("best", None))
+    for name, figure in draw(run, selection, attention).items():
         _save(figure, out, f"{name}{suffix}", console)
 
 

@@ -54,7 +54,7 @@ def same(a, b, models=slice(None)):
     )
 
 
-# ---- parity: at most four times as far from torch in float64 as torch in float32 is -----------------------------------
+# ---- parity: at most four times as far from torch in float64 as torch in float32 is ----------------------------------
 
 
 def distance(got, exact):
@@ -158,7 +158,7 @@ def test_gradient_far_from_the_start():
         assert native_distance <= 4 * torch_distance, name
 
 
-# ---- sampling ---------------------------------------------------------------------------------------------------------
+# ---- sampling --------------------------------------------------------------------------------------------------------
 
 COIN = OwnLanguage.from_data(
     {
@@ -218,7 +218,7 @@ def test_a_python_task_trains_on_both_engines():
     assert all(np.allclose(a[name], b[name], rtol=1e-3, atol=1e-5) for name in b)
 
 
-# ---- bits -------------------------------------------------------------------------------------------------------------
+# ---- bits ------------------------------------------------------------------------------------------------------------
 
 
 def test_chunks_and_a_round_trip_do_not_change_bits():
@@ -306,7 +306,7 @@ def test_either_engine_opens_the_state_of_the_other():
     assert same(back.dump(), native.dump())
 
 
-# ---- evaluation -------------------------------------------------------------------------------------------------------
+# ---- evaluation ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("placement", ["all", "none"])

@@ -7,6 +7,7 @@ import pytest
 
 import resharpen as rs
 from resharpen.analysis.claims import claims
+from resharpen.analysis.rescoring import rescore
 from resharpen.errors import UserError
 from resharpen.experiments.runner import run
 from resharpen.experiments.shelf import take
@@ -49,6 +50,7 @@ def test_a_spec_says_what_the_paper_does():
         ({"placements": ["peri-init"]}, r"unknown placement 'peri-init': .*\(allowed: none, peri, post, pre\)"),
         ({"placements": ["mine"], "placement": {"mine": {"residual": True}}}, "none, pre, post, peri"),
         ({"attention": "log"}, "unknown attention 'log'"),
+        ({"attention": "adaptive-temperature"}, "allowed: log-n, softmax"),
         ({"task": {"kind": "max-retrieval", "train_lengths": [4]}}, "5 to s items"),
         ({"task": {"kind": "max-retrieval", "v": 9}}, "unknown key in .task. 'v'"),
     ],
@@ -112,3 +114,17 @@ def test_log_n_trains_differently(small, tmp_path):
     a, b = (store.table("lengths").filter(metric="entropy", selection="last")["value"] for store in (plain, scaled))
     assert (b < a).any()  # logits times log n > 1: sharper
     assert (b <= a + 1e-5).all()
+
+
+@pytest.mark.parametrize("engine", ["torch", "native"])
+def test_reading_with_a_remedy(small, tmp_path, engine):
+    """Softmax gives what the run reported; adaptive temperature is sharper."""
+    store = run(replace(small, engine=engine), tmp_path / "r", workers=1)
+    keys = ["model", "weights", "length", "metric"]
+    own = store.table("lengths").filter(selection="best").sort(keys)
+    same, sharper = (rescore(store, name).sort(keys) for name in ("softmax", "adaptive-temperature"))
+    assert np.allclose(own["value"], same["value"], atol=1e-6)
+    a, b = (table.filter(metric="largest_weight")["value"].to_numpy() for table in (same, sharper))
+    assert (b >= a - 1e-6).all()
+    assert (b > a).any()
+    assert set(rs.draw(store, attention="adaptive-temperature")) == {"figure", "entropy", "largest-weight"}

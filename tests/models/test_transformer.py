@@ -1,4 +1,4 @@
-"""The transformer against a float64 NumPy version, written from the formulas: one sequence and one position at a time."""
+"""The transformer against a float64 NumPy version, written from the formulas: one sequence, one position at a time."""
 
 import math
 
@@ -81,7 +81,9 @@ def test_logits_and_attention_against_numpy(name):
         one = {key: array[m] for key, array in theta.items()}
         for n, row in enumerate(tokens):
             weights = np.zeros((2, 2, 5, 5))
-            assert np.allclose(got[m, n], reference(SMALL, one, row, placement, epsilon[m], weights), rtol=1e-10, atol=1e-10)
+            assert np.allclose(
+                got[m, n], reference(SMALL, one, row, placement, epsilon[m], weights), rtol=1e-10, atol=1e-10
+            )
             for layer in range(2):
                 assert np.allclose(attention[layer][m, n].numpy(), weights[layer], rtol=1e-10, atol=1e-12)
 
@@ -188,7 +190,12 @@ def test_parameters_by_name():
     assert list(model.gains(PLACEMENTS["none"])) == []
     assert list(model.gains(PLACEMENTS["peri"])) == [
         "g_unembedding_in",
-        *(f"{layer}.{block}.g_block_{side}" for layer in (0, 1) for block in ("attention", "mlp") for side in ("in", "out")),
+        *(
+            f"{layer}.{block}.g_block_{side}"
+            for layer in (0, 1)
+            for block in ("attention", "mlp")
+            for side in ("in", "out")
+        ),
     ]
 
 

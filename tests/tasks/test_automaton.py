@@ -130,7 +130,7 @@ def test_the_first_tokens_do_not_depend_on_the_cut():
     assert (short == long[:, : short.shape[1]]).all()
 
 
-# ---- sequences that have not ended ------------------------------------------------------------------------------------
+# ---- sequences that have not ended -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("language", LANGUAGES, ids=IDS)
@@ -244,7 +244,7 @@ def test_a_class_that_cannot_be_has_no_value():
     assert list(Prefixes(np.zeros((0, 1), np.int64), np.zeros((0, 1), bool)).pieces(10)) == []
 
 
-# ---- definitions of the user's own ------------------------------------------------------------------------------------
+# ---- definitions of the user's own -----------------------------------------------------------------------------------
 
 
 def test_an_own_language():
@@ -308,5 +308,5 @@ def test_bad_training_length():
 
 
 def test_edges_are_what_an_automaton_is_made_of():
-    with pytest.raises(UserError, match="state 'a': its probabilities sum to 0.5"):
+    with pytest.raises(UserError, match=r"state 'a': its probabilities sum to 0\.5"):
         Automaton(("x", "BOS", "EOS"), ("a",), ((Edge(0, 0.25, 0), Edge(2, 0.25, END)),))

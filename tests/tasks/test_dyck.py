@@ -58,7 +58,7 @@ def test_the_probabilities():
 
 @pytest.mark.parametrize(("k", "m"), [(2, 3), (8, 5), (8, 10), (32, 3)])
 def test_moments(k, m):
-    """Mean length with EOS 4m + 1; P(length 3) = 1/4, P(length 5) = 1/8; occupancy of depths 1/(2m), 1/m, .., 1/(2m)."""
+    """Mean length with EOS 4m + 1; P(length 3) = 1/4, P(length 5) = 1/8; depths occupied 1/(2m), 1/m, .., 1/(2m)."""
     automaton = Dyck(k, m).automaton
     steps = 40 * (m + 2) ** 2
     survival = automaton.survival(steps)[:, 0]

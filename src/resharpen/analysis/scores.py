@@ -16,16 +16,17 @@ def task_of(run: Run) -> Task:
     return run.experiment.settings[0].task
 
 
-def scores(run: Run, selection: str = "best") -> pl.DataFrame:
+def scores(run: Run, selection: str = "best", lengths: pl.DataFrame | None = None) -> pl.DataFrame:
     """Per model and kind of weights: the mean of the task's metric over all lengths, `score`, and over those longer
     than trained, `score_new`; null where there are none, and for a model that diverged before its first checkpoint.
 
-    The other columns are those of the table `models`.
+    The other columns are those of the table `models`. `lengths` may be other rows than the run's own, rescored ones.
     """
     import polars as pl
 
     models = run.table("models")
-    lengths = run.table("lengths").filter(pl.col("selection") == selection, pl.col("metric") == task_of(run).metric)
+    lengths = run.table("lengths") if lengths is None else lengths
+    lengths = lengths.filter(pl.col("selection") == selection, pl.col("metric") == task_of(run).metric)
     new = pl.col("length") > pl.col("train_length")
     return (
         lengths.join(models.select("model", "train_length"), on="model")

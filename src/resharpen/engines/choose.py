@@ -22,15 +22,15 @@ def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
     return TorchEngine(problem, ensemble)
 
 
-def why_not_native(problem: Problem) -> str:
-    """Why the native engine cannot run this problem here; empty if it can."""
+def why_not_native(problem: Problem, training: bool = True) -> str:
+    """Why the native engine cannot run this problem here, or only read trained weights with it; empty if it can."""
     from resharpen.engines.native.build import NoCompiler, find_compiler
 
     if problem.model.kind == "retriever":
         from resharpen.engines.native.retriever import supports
     else:
         from resharpen.engines.native.engine import supports
-    if reason := supports(problem):
+    if reason := supports(problem, training):
         return reason
     try:
         find_compiler()

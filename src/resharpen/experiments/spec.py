@@ -12,7 +12,7 @@ from resharpen.engines.base import GROUP, Ensemble, Problem
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.families import usual_model
 from resharpen.models import Model, Placement
-from resharpen.models.remedies import REMEDIES
+from resharpen.models.remedies import TRAINABLE
 from resharpen.optim.hyperparameters import TABLE, Row, draw
 from resharpen.tasks import Task
 
@@ -89,8 +89,8 @@ class Experiment:
                 self.settings[0].model.gains(placement)
             except ValueError as error:
                 raise UserError(f"placement '{name}': {error}") from error
-        if self.attention not in REMEDIES:
-            raise unknown("attention", self.attention, REMEDIES)
+        if self.attention not in TRAINABLE:
+            raise unknown("attention", self.attention, TRAINABLE)
         if self.engine not in ("auto", "torch", "native"):
             raise unknown("engine", self.engine, ("auto", "torch", "native"))
 

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,8 @@ from resharpen.experiments import files
 from resharpen.experiments.spec import Experiment, Shard
 from resharpen.experiments.store import ShardFiles
 from resharpen.experiments.tables import curves_table, lengths_table, models_table
-from resharpen.metrics import mean_by_length
+from resharpen.metrics import ByLength, mean_by_length
+from resharpen.tasks import Task
 
 Selection = Literal["best", "best-trained", "last"]
 """Which checkpoint is kept: the best over all lengths, the best judged on trained lengths only, the last."""
@@ -197,11 +198,8 @@ class Trainer:
         report = self._task.validation(self._experiment.seed, "report")
         by_length = {}
         for slot, step_M in kept.step.items():
-            weights = part(kept.weights, slot)
-            found = self._task.by_length(engine.evaluate(weights, report), report)
-            for name, values_MxP in engine.diagnose(weights, report).items():
-                found[name] = mean_by_length(values_MxP, report.length_P)
-            for metric, (length_S, value_MxS, n_S) in found.items():
+            measured = measure(engine, part(kept.weights, slot), self._task, report)
+            for metric, (length_S, value_MxS, n_S) in measured.items():
                 known_MxS = np.where(step_M[:, None] >= 0, value_MxS, np.nan)
                 by_length[slot, metric] = length_S, known_MxS, n_S
         tables = {
@@ -213,6 +211,14 @@ class Trainer:
         }
         facts = {"shard": self._shard.name, "engine": self._experiment.engine, "seconds": round(self._seconds, 3)}
         self._files.finish(tables, kept.weights, facts)
+
+
+def measure(engine: Engine, weights: Arrays, task: Task, report: Any) -> dict[str, ByLength]:
+    """Everything that is reported of weights: the task's metrics and what the engine can tell besides, by length."""
+    further = engine.diagnose(weights, report)
+    return task.by_length(engine.evaluate(weights, report), report) | {
+        name: mean_by_length(values_MxP, report.length_P) for name, values_MxP in further.items()
+    }
 
 
 def _mean(value_MxS: NDArray[np.floating]) -> NDArray[np.float64]:

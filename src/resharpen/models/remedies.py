@@ -48,6 +48,8 @@ def log_n(logits: Tensor, n_items: Tensor) -> Tensor:
     return scaled.masked_fill(logits.isneginf(), -torch.inf).softmax(-1)
 
 
+TRAINABLE = ("softmax", "log-n")
+"""Those to train with; adaptive temperature is a way to read a trained model."""
 REMEDIES: dict[str, Remedy] = {"softmax": softmax, "adaptive-temperature": adaptive_temperature, "log-n": log_n}
 
 

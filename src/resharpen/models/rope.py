@@ -23,6 +23,8 @@ def rotate(x: Tensor) -> Tensor:
     """
     length, d_head = x.shape[-2:]
     angle_LxK = torch.from_numpy(angles(length, d_head))
-    cos, sin = (f(angle_LxK).to(x.device, x.dtype) for f in (torch.cos, torch.sin))  # angles in double: positions are large
+    cos, sin = (
+        f(angle_LxK).to(x.device, x.dtype) for f in (torch.cos, torch.sin)
+    )  # angles in double: positions are large
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)

@@ -115,7 +115,7 @@ class Transformer:
         q, k, v = rotate(heads("W_Q")), rotate(heads("W_K")), heads("W_V")
         if attend is softmax:
             # torch's own attention, because L x L weights of every head and model would not fit in memory at length 700
-            out = scaled_dot_product_attention(*(x.flatten(0, 1) for x in (q, k, v)), is_causal=True)
+            out = scaled_dot_product_attention(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), is_causal=True)
             out = out.unflatten(0, q.shape[:2])
         else:
             out = causal_attention(q @ k.mT / math.sqrt(self.d_head), attend) @ v

@@ -1,7 +1,7 @@
 """What the formal languages share: minibatches, exact scores, and validation sets at lengths beyond training.
 
-The length of a prefix is its number of input tokens with BOS. A training sequence is cut at the maximum training length,
-its last input keeping its true target; EOS is never an input.
+The length of a prefix is its number of input tokens with BOS. A training sequence is cut at the maximum training
+length, its last input keeping its true target; EOS is never an input.
 
 Shapes: N sequences, L positions, V tokens, P scored prefixes, M models.
 """
@@ -121,7 +121,6 @@ class Language(ABC):
             return inputs, scored, np.full(int(scored.sum()), validation.marked)
         state_NxL, top_NxL = self.automaton.read(inputs)
         return inputs, scored, self.automaton.p_star_of(state_NxL[scored], top_NxL[scored])
-
 
     def by_length(self, values_MxP: NDArray[np.floating], validation: LanguageValidation) -> dict[str, ByLength]:
         """Mean TVD of all prefixes of each bin; ROC AUC at each length; nan for a set that cannot be."""

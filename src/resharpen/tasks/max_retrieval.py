@@ -28,7 +28,8 @@ Items = tuple[Floats, Integers, Integers, Integers]
 
 SHORTEST = 5
 """The shortest training sequence."""
-SHORTEST_VALIDATED = 16
+SHORTEST_VALIDATED, FULL_UP_TO = 16, 4096
+"""Longer sequences are a quarter as many: with all of them validation would take more than a fifth of a run."""
 SELECTION_LONGEST, SELECTION_SEQUENCES = 1024, 64
 """The selection set is small: it is used at every checkpoint."""
 
@@ -119,7 +120,7 @@ class MaxRetrieval:
         sequences = sequences or (self.sequences if report else SELECTION_SEQUENCES)
         lengths = [2**i for i in range(4, longest.bit_length())]
         key = streams.key(seed, self.name, "validation", use)
-        return RetrievalSet(key, tuple((length, 0, sequences) for length in lengths))
+        return RetrievalSet(key, tuple((n, 0, sequences if n <= FULL_UP_TO else -(-sequences // 4)) for n in lengths))
 
     def examples(self, validation: RetrievalSet) -> Items:
         """What a model's `scores` takes: the sequences of a set or of one of its pieces, padded to the longest."""

@@ -19,27 +19,34 @@ NAMES = {
 }
 
 
-def draw_by_length(run: Run, metric: str, title: str, selection: str = "best", chance: float | None = None) -> Figure:
+def draw_by_length(
+    run: Run,
+    metric: str,
+    title: str,
+    selection: str = "best",
+    lengths: pl.DataFrame | None = None,
+    chance: float | None = None,
+) -> Figure:
     """Every model of every placement at every length of the report set; trained lengths are shaded."""
     import polars as pl
     from matplotlib.figure import Figure
 
     rows = (
-        run.table("lengths")
+        (run.table("lengths") if lengths is None else lengths)
         .filter(pl.col("selection") == selection, pl.col("metric") == metric)
         .join(run.table("models"), on="model")
     )
     placements = [name for name in run.experiment.placements if name in set(rows["placement"])]
     figure = Figure(figsize=(0.9 + 3.3 * len(placements), 3.9), layout="constrained", dpi=150)
     grid = figure.subplots(1, len(placements), sharey=True, squeeze=False)[0]
-    lengths = sorted(rows["length"].unique())
-    trained = sum(length <= rows["train_length"].max() for length in lengths)
+    shown = sorted(rows["length"].unique())
+    trained = sum(length <= rows["train_length"].max() for length in shown)
     for axes, placement in zip(grid, placements, strict=True):
-        _panel(axes, rows.filter(placement=placement), lengths, placement)
+        _panel(axes, rows.filter(placement=placement), shown, placement)
         axes.axvspan(-0.6, trained - 0.5, color="#DDDDDD", alpha=0.5, linewidth=0, zorder=0)
         if chance is not None:
             axes.axhline(chance, color="grey", linewidth=0.8, linestyle=":", zorder=0)
-            axes.text(len(lengths) - 0.5, chance, "chance", ha="right", va="bottom", fontsize=6.5, color="grey")
+            axes.text(len(shown) - 0.5, chance, "chance", ha="right", va="bottom", fontsize=6.5, color="grey")
     grid[0].set_ylabel(NAMES.get(metric, metric))
     legend(figure)
     figure.suptitle(f"{title} (grey: trained lengths; {run.experiment.steps:,} steps)", fontsize=9.5)

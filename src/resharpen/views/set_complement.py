@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 MOST_COLUMNS = 4
 
 
-def draw_set_complement(run: Run, selection: str = "best") -> Figure:
+def draw_set_complement(run: Run, selection: str = "best", lengths: pl.DataFrame | None = None) -> Figure:
     """One panel a placement and vocabulary; in it a split violin for each training length."""
     from matplotlib.figure import Figure
 
-    table = scores(run, selection)
+    table = scores(run, selection, lengths)
     panels = [(v, p) for v in sorted(table["v"].unique()) for p in run.experiment.placements]
     columns = min(MOST_COLUMNS, len(run.experiment.placements))
     rows = -(-len(panels) // columns)

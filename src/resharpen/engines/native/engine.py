@@ -35,8 +35,8 @@ STEPS_AT_ONCE = 2048
 """Steps in one call: their table of learning rates and so on is half a megabyte."""
 
 
-def supports(problem: Problem) -> str:
-    """Why the native engine cannot run a problem; empty if it can."""
+def supports(problem: Problem, training: bool = True) -> str:
+    """Why the native engine cannot run a problem; empty if it can. What it can train it can read, and no more."""
     if not isinstance(problem.task, SetComplement) or not isinstance(problem.model, Minimal):
         return "the native engine knows the minimal transformer on Set Complement"
     if problem.task.v > 32:

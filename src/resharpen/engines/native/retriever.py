@@ -76,8 +76,8 @@ def kernel(hidden: int, classes: int, march: str = "native") -> ctypes.CDLL:
     return library
 
 
-def supports(problem: Problem) -> str:
-    """Why the native engine cannot run a problem; empty if it can."""
+def supports(problem: Problem, training: bool = True) -> str:
+    """Why the native engine cannot run a problem, or only read trained weights with it; empty if it can."""
     task, model = problem.task, problem.model
     if not isinstance(task, MaxRetrieval) or not isinstance(model, Retriever):
         return "this native engine knows the retriever on Maximum Retrieval"
@@ -85,7 +85,7 @@ def supports(problem: Problem) -> str:
         return f"hidden = {model.hidden}: the native engine takes multiples of {LANES}"
     if not model.classes == task.classes <= LANES:
         return f"classes = {model.classes}: the native engine takes up to {LANES}, as many as the task has"
-    if problem.attention not in TRAINED_WITH:
+    if training and problem.attention not in TRAINED_WITH:
         return f"attention = {problem.attention}: the native engine trains retrievers with {' or '.join(TRAINED_WITH)}"
     return ""
 
@@ -95,7 +95,7 @@ class NativeRetriever:
 
     def __init__(self, problem: Problem, ensemble: Ensemble, march: str = "native"):
         """`march` is the compiler's name of an instruction set."""
-        if reason := supports(problem):
+        if reason := supports(problem, training=False):
             raise ValueError(reason)
         check_placement(problem.placement)
         self.problem, self.ensemble = problem, ensemble
@@ -125,6 +125,8 @@ class NativeRetriever:
 
     def advance(self, n: int, batches: Batches | None = None) -> None:
         """Train for n steps, on the problem's own minibatches or on given ones."""
+        if reason := supports(self.problem):
+            raise ValueError(reason)
         if batches is None:
             for start in range(0, n, STEPS_AT_ONCE):
                 self._train(min(STEPS_AT_ONCE, n - start), self.problem.batch, self.problem.train_length)
