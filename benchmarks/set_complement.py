@@ -3,11 +3,14 @@
     python benchmarks/set_complement.py [--quick] [--json FILE] [--cases sct-v9-s8 ...] [--systems jax-vmap ...]
 
 Everyone does the whole work of a step with minibatches of 256 sequences, placement peri, d = d_v = v - 1, d_k = 1:
-draw a minibatch, forward, backward, clip each model's gradient, AdamW with its schedule, moving average. Sixteen models
-share a minibatch, as the random streams of the search have it; the torch peers share it among all models of an
-ensemble, which is in their favour. Peers draw by their own generator. Every system runs
-in processes of its own and uses all cores the better way (one process with all threads, or one single-threaded process
-a core) at the better of a few ensemble sizes. Numbers are model-steps/s, the best of several short timings.
+draw a minibatch, forward, backward, clip each model's gradient, AdamW with its schedule, moving average. Ours share a
+minibatch among sixteen models, as the random streams of the search have it. `jax-vmap` is the plain vmap of one model's
+training, each model with a key of its own; drawing is a good part of its time, so `jax-vmap-shared` shares minibatches
+as ours do. The torch peers share them among all models of an ensemble. Peers draw by their own generator.
+
+Every system runs in processes of its own and uses all cores the better way (one process with all threads, or one
+single-threaded process a core) at the better of a few ensemble sizes. Numbers are model-steps/s, the best of several
+short timings.
 
 The last table says what share of the machine's peak (a loop of fused multiply-adds on all cores) native reaches,
 counting the operations that its kernel performs, and what rate that would be for the formula as printed, computed at
@@ -31,11 +34,26 @@ from typing import Any
 import numpy as np
 
 CASES = ("sct-v9-s2", "sct-v9-s8", "sct-v16-s2", "sct-v16-s8", "sct-v25-s2", "sct-v25-s8")
-SYSTEMS = ("resharpen-native", "resharpen-torch", "torch-loop", "torch-vmap", "torch-compile", "jax-vmap")
+SYSTEMS = (
+    "resharpen-native",
+    "resharpen-torch",
+    "torch-loop",
+    "torch-vmap",
+    "torch-compile",
+    "jax-vmap",
+    "jax-vmap-shared",
+)
 OURS = ("resharpen-native", "resharpen-torch")
-SIZES = {"resharpen-torch": (16,), "torch-loop": (1,), "torch-vmap": (64,), "torch-compile": (64,), "jax-vmap": (64,)}
+SIZES = {
+    "resharpen-torch": (16,),
+    "torch-loop": (1,),
+    "torch-vmap": (64,),
+    "torch-compile": (64,),
+    "jax-vmap": (64,),
+    "jax-vmap-shared": (64,),
+}
 """Ensemble sizes to try; native has the sixteen of a group."""
-MORE_SIZES = {"torch-vmap": (16, 64), "torch-compile": (16, 64), "jax-vmap": (16, 64)}
+MORE_SIZES = {"torch-vmap": (16, 64), "torch-compile": (16, 64), "jax-vmap": (16, 64), "jax-vmap-shared": (16, 64)}
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 N, STEPS = 256, 100_000
 RATE, BETAS, ADAM_EPSILON, DECAY, CLIP, NORM_EPSILON, EMA = 1e-3, (0.9, 0.99), 1e-9, 1e-2, 1.0, 1e-6, 0.01
@@ -210,8 +228,8 @@ def torch_functional(case: str, n_models: int, compiled: bool) -> Callable[[int]
     return run
 
 
-def jax_vmap(case: str, n_models: int) -> Callable[[int], Any]:
-    """jit(vmap(scan of steps)) of a single model's training; an outer vmap over groups, which differ in minibatches."""
+def jax_vmap(case: str, n_models: int, sharing: int) -> Callable[[int], Any]:
+    """jit(vmap(scan of steps)) of a single model's training; so many models have the same key."""
     import jax
     import jax.numpy as jnp
 
@@ -246,12 +264,12 @@ def jax_vmap(case: str, n_models: int) -> Callable[[int], Any]:
 
         return jax.lax.scan(step, (theta, m, v2, average), order)[0]
 
-    groups = n_models // 16
+    groups = n_models // sharing
     of_group = jax.vmap(train, in_axes=(0, 0, 0, 0, 0, None, None, None))
     run_all = jax.jit(jax.vmap(of_group, in_axes=(0, 0, 0, 0, 0, 0, None, None)))
-    theta = {name: jnp.asarray(x).reshape(groups, 16, *x.shape[1:]) for name, x in initial(case, n_models).items()}
+    theta = {name: jnp.asarray(x).reshape(groups, sharing, *x.shape[1:]) for name, x in initial(case, n_models).items()}
     zeros = {name: jnp.zeros_like(x) for name, x in theta.items()}
-    hyper = [x.reshape(groups, 16) for x in hyperparameters(jnp, n_models)]
+    hyper = [x.reshape(groups, sharing) for x in hyperparameters(jnp, n_models)]
     state, keys, done = (theta, zeros, zeros, theta), jax.random.split(jax.random.key(0), groups), 0
 
     def run(steps: int) -> None:
@@ -267,9 +285,16 @@ PEERS = {
     "torch-loop": torch_loop,
     "torch-vmap": lambda case, n: torch_functional(case, n, compiled=False),
     "torch-compile": lambda case, n: torch_functional(case, n, compiled=True),
-    "jax-vmap": jax_vmap,
+    "jax-vmap": lambda case, n: jax_vmap(case, n, sharing=1),
+    "jax-vmap-shared": lambda case, n: jax_vmap(case, n, sharing=16),
 }
-NEEDS = {"torch-loop": "torch", "torch-vmap": "torch", "torch-compile": "torch", "jax-vmap": "jax"}
+NEEDS = {
+    "torch-loop": "torch",
+    "torch-vmap": "torch",
+    "torch-compile": "torch",
+    "jax-vmap": "jax",
+    "jax-vmap-shared": "jax",
+}
 
 
 # ---- timing ---------------------------------------------------------------------------------------------------------
@@ -291,7 +316,7 @@ def measure(run: Callable[[int], Any], n_models: int, seconds: float, steps: int
 
 
 def worker(system: str, case: str, n_models: int, seconds: float, processes: int) -> None:
-    if system not in ("resharpen-native", "jax-vmap"):
+    if NEEDS.get(system) == "torch" or system == "resharpen-torch":
         import torch
 
         torch.set_num_threads(1 if processes > 1 else CORES)
@@ -303,7 +328,7 @@ def worker(system: str, case: str, n_models: int, seconds: float, processes: int
 def speed(system: str, case: str, n_models: int, seconds: float, processes: int) -> float:
     """Model-steps/s of so many processes at once, together."""
     threads = {name: str(1 if processes > 1 else CORES) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    if processes > 1 and system == "jax-vmap":
+    if processes > 1 and NEEDS.get(system) == "jax":
         threads["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     command = [sys.executable, __file__, "--worker", system, case, str(n_models), str(seconds), str(processes)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": os.environ | threads}
@@ -326,7 +351,7 @@ def speed(system: str, case: str, n_models: int, seconds: float, processes: int)
 def best_speed(system: str, case: str, seconds: float, quick: bool) -> float:
     if system == "resharpen-native":
         return speed(system, case, 16, seconds, CORES)
-    ways = (CORES,) if system in OURS or system == "torch-loop" or CORES == 1 else (1, CORES)
+    ways = (CORES,) if system in OURS or system == "torch-loop" or CORES == 1 else (1,) if quick else (1, CORES)
     sizes = SIZES[system] if quick else MORE_SIZES.get(system, SIZES[system])
     return max(speed(system, case, n, seconds, processes) for processes in ways for n in sizes)
 
@@ -452,7 +477,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of timing, for each system, case and way")
     arguments = parser.parse_args()
     cases = arguments.cases or (("sct-v9-s8",) if arguments.quick else CASES)
-    systems = arguments.systems or [s for s in SYSTEMS if not (arguments.quick and s == "torch-compile")]
+    slow = ("torch-compile", "jax-vmap-shared") if arguments.quick else ()
+    systems = arguments.systems or [s for s in SYSTEMS if s not in slow]
     rows: list[dict[str, Any]] = []
     for system in systems:
         if not available(system):

@@ -33,8 +33,11 @@ if TYPE_CHECKING:
     from resharpen.models import Minimal as Minimal
     from resharpen.models import Placement as Placement
     from resharpen.models import Retriever as Retriever
+    from resharpen.models import Transformer as Transformer
+    from resharpen.tasks import Dyck as Dyck
     from resharpen.tasks import MaxRetrieval as MaxRetrieval
     from resharpen.tasks import SetComplement as SetComplement
+    from resharpen.tasks import Tomita as Tomita
     from resharpen.views.figures import draw as draw
 
 # Loaded when asked for, so that `resharpen --help` need not wait for torch, polars and matplotlib.
@@ -60,6 +63,9 @@ _WHERE = {
     "SetComplement": "tasks",
     "draw": "views.figures",
     "MaxRetrieval": "tasks",
+    "Dyck": "tasks",
+    "Tomita": "tasks",
+    "Transformer": "models",
     "Retriever": "models",
 }
 

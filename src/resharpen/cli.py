@@ -215,7 +215,10 @@ class Claims:
         from resharpen.analysis.claims import claims
         from resharpen.views.tables import print_claims
 
-        print_claims(claims(_load(self.run)), console)
+        found = claims(_load(self.run))
+        if not found:
+            raise UserError(f"{self.run}: there are no claims to test on this kind of task yet")
+        print_claims(found, console)
 
 
 @dataclass(frozen=True)

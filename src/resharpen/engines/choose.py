@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
+from types import ModuleType
+
 from resharpen.engines.base import Engine, Ensemble, Problem
+
+NATIVE = {
+    "minimal": ("engine", "NativeEngine"),
+    "retriever": ("retriever", "NativeRetriever"),
+    "transformer": ("transformer", "NativeTransformer"),
+}
+"""Model family -> module and class of its native engine."""
 
 
 def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
     if name == "native":
-        if problem.model.kind == "retriever":
-            from resharpen.engines.native.retriever import NativeRetriever
-
-            return NativeRetriever(problem, ensemble)
-        from resharpen.engines.native import NativeEngine
-
-        return NativeEngine(problem, ensemble)
+        return getattr(_native(problem), NATIVE[problem.model.kind][1])(problem, ensemble)
     import torch
 
     from resharpen.engines.torch_engine import TorchEngine
@@ -26,14 +30,14 @@ def why_not_native(problem: Problem, training: bool = True) -> str:
     """Why the native engine cannot run this problem here, or only read trained weights with it; empty if it can."""
     from resharpen.engines.native.build import NoCompiler, find_compiler
 
-    if problem.model.kind == "retriever":
-        from resharpen.engines.native.retriever import supports
-    else:
-        from resharpen.engines.native.engine import supports
-    if reason := supports(problem, training):
+    if reason := _native(problem).supports(problem, training):
         return reason
     try:
         find_compiler()
     except NoCompiler as error:
         return str(error)
     return ""
+
+
+def _native(problem: Problem) -> ModuleType:
+    return importlib.import_module(f"resharpen.engines.native.{NATIVE[problem.model.kind][0]}")

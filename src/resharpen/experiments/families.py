@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from resharpen.models import Minimal, Model, Retriever
-from resharpen.tasks import MaxRetrieval, SetComplement, Task
+from resharpen.models import Minimal, Model, Retriever, Transformer
+from resharpen.tasks import Dyck, MaxRetrieval, OwnLanguage, SetComplement, Task, Tomita
 
 
 @dataclass(frozen=True)
@@ -19,15 +19,18 @@ class Family:
     usual_model: Callable[[Any], Model]
     """The sizes for a task."""
     batch: int
-    train_lengths: tuple[int, ...] = ()
-    """None: they have to be given."""
+    train_length: Callable[[Any], int] | None = None
+    """None: it has to be given."""
+
+
+def _language(task: type[Any]) -> Family:
+    return Family(task, Transformer, lambda task: Transformer(task.vocabulary), 64, lambda task: task.cap)
 
 
 FAMILIES = {
-    SetComplement.kind: Family(SetComplement, Minimal, lambda task: Minimal.smallest(task.v), batch=256),
-    MaxRetrieval.kind: Family(
-        MaxRetrieval, Retriever, lambda task: Retriever(classes=task.classes), batch=128, train_lengths=(16,)
-    ),
+    SetComplement.kind: Family(SetComplement, Minimal, lambda task: Minimal.smallest(task.v), 256),
+    MaxRetrieval.kind: Family(MaxRetrieval, Retriever, lambda task: Retriever(classes=task.classes), 128, lambda _: 16),
+    **{task.kind: _language(task) for task in (Dyck, Tomita, OwnLanguage)},
 }
 
 

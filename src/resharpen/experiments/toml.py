@@ -32,7 +32,7 @@ from resharpen.experiments.families import FAMILIES, Family
 from resharpen.experiments.spec import Experiment, Setting
 from resharpen.models import POSITIONS, Model, Placement
 from resharpen.optim.hyperparameters import TABLE, Row, narrowed
-from resharpen.tasks import SetComplement, Task
+from resharpen.tasks import OwnLanguage, SetComplement, Task
 
 Data = Mapping[str, Any]
 
@@ -108,14 +108,19 @@ def _settings(task: Data) -> list[Setting]:
     if kind not in FAMILIES:
         raise unknown("task", kind, FAMILIES)
     family = FAMILIES[kind]
-    needed, defaults = _whole_fields(family.task)
-    _known("key in [task]", task, ["kind", "train_lengths", "model", *needed, *defaults])
-    for name in needed if family.train_lengths else [*needed, "train_lengths"]:
-        if name not in task:
-            raise UserError(f"[task] needs '{name}'")
-    made = family.task(**{name: _whole(name, task[name]) for name in (*needed, *defaults) if name in task})
+    own = {name: value for name, value in task.items() if name not in ("kind", "train_lengths", "model")}
+    if family.task is OwnLanguage:
+        made: Task = OwnLanguage.from_data(own)
+    else:
+        needed, defaults = _whole_fields(family.task)
+        _known("key in [task]", task, ["kind", "train_lengths", "model", *needed, *defaults])
+        for name in needed if family.train_length else [*needed, "train_lengths"]:
+            if name not in task:
+                raise UserError(f"[task] needs '{name}'")
+        made = family.task(**{name: _whole(name, value) for name, value in own.items()})
     model = _model(family, made, _table("task.model", task.get("model", {})))
-    lengths = _typed("train_lengths", task.get("train_lengths", list(family.train_lengths)), list, "a list of numbers")
+    usual = [family.train_length(made)] if family.train_length else []
+    lengths = _typed("train_lengths", task.get("train_lengths", usual), list, "a list of whole numbers")
     if not lengths:
         raise UserError("train_lengths = []: at least one training length")
     if len(set(lengths)) != len(lengths):
@@ -147,7 +152,7 @@ def _tasks_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
     return [
         {
             "kind": task.kind,
-            **asdict(task),  # pyright: ignore[reportArgumentType]
+            **(task.as_data() if isinstance(task, OwnLanguage) else asdict(task)),  # pyright: ignore[reportArgumentType]
             "train_lengths": lengths,
             "model": {"kind": model.kind, **asdict(model)},  # pyright: ignore[reportArgumentType]
         }

@@ -4,6 +4,7 @@ from resharpen.models.minimal import Minimal
 from resharpen.models.model import Model
 from resharpen.models.placement import PAPER_PLACEMENTS, PLACEMENTS, POSITIONS, Placement
 from resharpen.models.retriever import RETRIEVER_PLACEMENTS, Retriever
+from resharpen.models.transformer import Transformer
 
 __all__ = [
     "PAPER_PLACEMENTS",
@@ -14,4 +15,5 @@ __all__ = [
     "Model",
     "Placement",
     "Retriever",
+    "Transformer",
 ]

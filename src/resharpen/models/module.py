@@ -21,10 +21,12 @@ class SingleModel(nn.Module):
     def __init__(self, model: Model, placement: Placement, rms_epsilon: float, weights: Mapping[str, NDArray]):
         super().__init__()
         self._model, self._placement = model, placement
-        self.weights = nn.ParameterDict({name: nn.Parameter(torch.tensor(array)) for name, array in weights.items()})
+        parameters = {name: nn.Parameter(torch.tensor(array)) for name, array in weights.items()}
+        self._names = {name: name.replace(".", "/") for name in weights}  # torch allows no dots in names
+        self.weights = nn.ParameterDict({self._names[name]: parameter for name, parameter in parameters.items()})
         self.rms_epsilon: Tensor
         self.register_buffer("rms_epsilon", torch.tensor([rms_epsilon], dtype=torch.float32))
 
     def forward(self, inputs: Any) -> Tensor:
-        theta = {name: weight[None] for name, weight in self.weights.items()}
+        theta = {name: self.weights[safe][None] for name, safe in self._names.items()}
         return self._model.logits(theta, inputs, self._placement, self.rms_epsilon)[0]

@@ -9,6 +9,7 @@ Shapes: N sequences, L positions, V tokens, P scored prefixes, M models.
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -122,13 +123,13 @@ class Language(ABC):
         state_NxL, top_NxL = self.automaton.read(inputs)
         return inputs, scored, self.automaton.p_star_of(state_NxL[scored], top_NxL[scored])
 
-    def by_length(self, values_MxP: NDArray[np.floating], validation: LanguageValidation) -> dict[str, ByLength]:
+    def by_length(self, values: NDArray[np.floating], validation: LanguageValidation) -> dict[str, ByLength]:
         """Mean TVD of all prefixes of each bin; ROC AUC at each length; nan for a set that cannot be."""
         columns: dict[str, list] = {metric: [] for metric in validation.metrics}
         begin = 0
         for metric, length, prefixes in validation.sets():
             n = int(prefixes.scored_NxL.sum())
-            value_MxN = values_MxP[:, begin : begin + n]
+            value_MxN = values[:, begin : begin + n]
             legal_N = np.arange(n) < n // 2
             mean_M = value_MxN.sum(1, dtype=np.float64) / n if n else np.full(len(value_MxN), np.nan)
             columns[metric].append((length, roc_auc(value_MxN, legal_N) if metric == "auc" else mean_M, n))
@@ -237,6 +238,8 @@ class OwnLanguage(Language):
         for field_name in data:
             if field_name not in allowed:
                 raise unknown("field of a language", field_name, allowed)
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", str(data.get("name", "own"))):
+            raise UserError(f"name = {data['name']!r}: allowed are letters, digits, '-' and '_'")
         name, cap, marked = data.get("name", "own"), data.get("train_length", 100), data.get("marked", "end")
         if not isinstance(cap, int) or cap < 4:
             raise UserError(f"train_length = {cap!r}: a whole number, at least 4")
@@ -245,6 +248,11 @@ class OwnLanguage(Language):
             raise unknown("marked token", str(marked), (*tokens, "end"))
         definition = json.dumps({key: data[key] for key in ("start", "states") if key in data})
         return cls(name, definition, cap, marked)
+
+    def as_data(self) -> dict[str, Any]:
+        """What `from_data` takes."""
+        named = {"name": self.title, "train_length": self.train_length, "marked": self.marked_token}
+        return named | json.loads(self.definition)
 
     @property
     def name(self) -> str:

@@ -93,7 +93,7 @@ def kernel(model: Transformer, march: str = "native") -> ctypes.CDLL:
     return library
 
 
-def supports(problem: Problem) -> str:
+def supports(problem: Problem, training: bool = True) -> str:
     """Why this engine cannot run a problem; empty if it can."""
     if not isinstance(problem.model, Transformer):
         return "this native engine knows the transformer"
@@ -155,6 +155,9 @@ class NativeTransformer:
             theta_MxX[:, position] = weights[name]
         pieces = validation.pieces(SCORED_AT_ONCE // self._model.vocabulary)
         return np.concatenate([self._scores(theta_MxX, self.problem.task.examples(piece)) for piece in pieces], axis=1)
+
+    def diagnose(self, weights: Arrays, validation: Any) -> dict[str, NDArray[np.float32]]:
+        return {}
 
     def _scores(self, theta_MxX: NDArray[np.float32], examples: Batch) -> NDArray[np.float32]:
         inputs_NxL, scored_NxL, wanted = examples
