@@ -151,7 +151,7 @@ def draw_run(tables: Mapping[str, Table], weight_decay: Mapping[str, NDArray]) -
         residual_axes.scatter(table["residual"][sound], table["tvd"][sound].mean(-1), label=name, **style)
     decay_axes.set(xscale="log", yscale="log", xlabel="weight decay", ylabel="distance of A from constant (mean TVD)")
     decay_axes.set_title("Is attention constant?", fontsize=11)
-    decay_axes.legend(fontsize=8)
+    figure.legend(*decay_axes.get_legend_handles_labels(), loc="outside upper center", ncols=len(tables), fontsize=8)
     residual_axes.axvline(IN_FORM, color=BLACK, linestyle=":", linewidth=1)
     residual_axes.set(xscale="log", yscale="log", xlabel="residual of the normal form (relative)")
     residual_axes.set_ylabel("mean TVD over lengths")
@@ -174,7 +174,7 @@ def _draw_shares(axes: Axes, tables: Mapping[str, Table]) -> None:
             colour = PLACEMENT_STYLE.get(name, OTHER_STYLE)[0]
             axes.bar(i + offset, share, 0.38, color=colour, hatch=hatch, edgecolor="white")
             at = (i + offset, share)
-            axes.annotate(f"{share:.0%}", at, xytext=(0, 3), textcoords="offset points", ha="center", fontsize=8)
+            axes.annotate(f"{share:.0%}", at, xytext=(0, 3), textcoords="offset points", ha="center", fontsize=6.5)
     axes.set_xticks(range(len(tables)), list(tables), rotation=20)
     axes.set_ylim(0, 1.08)
     axes.set_xlabel("placement")

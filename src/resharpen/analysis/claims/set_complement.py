@@ -13,6 +13,7 @@ from resharpen.analysis.claims.finding import Claim, Finding, Floats, by_group, 
 from resharpen.analysis.scores import scores
 from resharpen.analysis.statistics import bootstrap, interval, picks, resample
 from resharpen.experiments.store import Run
+from resharpen.models import PAPER_PLACEMENTS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -81,7 +82,7 @@ class SetComplementClaims:
 
     def _bema(self) -> list[Finding]:
         """The share of (s, placement) where the best TVD with BEMA is lower; groups are resampled within each s."""
-        cells = [(placement, s) for placement, s, weights in self._all if weights == "train"]
+        cells = [(p, s) for p, s, weights in self._all if weights == "train" and p in PAPER_PLACEMENTS]
         if not cells:
             return []
         groups = min(len(self._all[*cell, "train"]) for cell in cells)
