@@ -67,7 +67,7 @@ SHELF = {
         "Maximum Retrieval: accuracy by input length and placement",
         max_retrieval,
         tuple(RETRIEVER_PLACEMENTS),
-        {"smoke": Size(16, 100, 2), "laptop": Size(80, 10_000, 10), "paper": Size(100, 100_000)},
+        {"smoke": Size(16, 100, 2), "laptop": Size(80, 5_000, 10), "paper": Size(100, 100_000)},
     ),
     "fig5": Entry(
         "Set Complement, v = 16 and 25, as figure 1",
