@@ -67,7 +67,7 @@ def test_validation_sets():
     assert np.unique(selection.length_P).tolist() == [16, 32, 64, 128, 256, 512, 1024]
     assert np.unique(report.length_P).tolist() == [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
     assert (np.unique(selection.length_P, return_counts=True)[1] == 64).all()
-    assert (np.unique(report.length_P, return_counts=True)[1] == 256).all()
+    assert (np.unique(report.length_P, return_counts=True)[1] == 48).all()
     paper = TASK.validation(0, "report", longest=16_384, sequences=8)
     assert np.unique(paper.length_P).tolist()[-2:] == [8192, 16384]
     assert len(paper.length_P) == 9 * 8 + 2 * 2  # beyond 4,096 a quarter as many

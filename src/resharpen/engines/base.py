@@ -31,7 +31,7 @@ Batches = Sequence[Batch]
 Weights = Literal["train", "bema"]
 
 ATTENTION = ("entropy", "largest_weight")
-"""What `diagnose` tells of attention: its entropy in nats, and its largest weight."""
+"""What `examine` tells of attention: its entropy in nats, and its largest weight."""
 GROUP = 16
 """Consecutive draws that see the same minibatches; the lanes of a vector in the native engine."""
 
@@ -88,8 +88,8 @@ class Engine(Protocol):
         """The score of every example of a validation set, [M, P]: TVD of prefixes, or right and wrong answers."""
         ...
 
-    def diagnose(self, weights: Arrays, validation: Any) -> dict[str, NDArray[np.float32]]:
-        """What else a model can tell of every example, by name, [M, P] each; reported, never selected by."""
+    def examine(self, weights: Arrays, validation: Any) -> tuple[NDArray[np.float32], dict[str, NDArray[np.float32]]]:
+        """The scores, and what else there is to tell of every example, by name, [M, P] each: for the report."""
         ...
 
     def dump(self) -> Arrays: ...

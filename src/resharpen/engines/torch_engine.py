@@ -119,11 +119,11 @@ class TorchEngine:
         return self._in_pieces(weights, validation, lambda *args: [self.problem.model.scores(*args)])[0]
 
     @torch.no_grad()
-    def diagnose(self, weights: Arrays, validation: Any) -> dict[str, NDArray[np.float32]]:
-        model = self.problem.model
+    def examine(self, weights: Arrays, validation: Any) -> tuple[NDArray[np.float32], dict[str, NDArray[np.float32]]]:
+        scores, model = self.evaluate(weights, validation), self.problem.model
         if not isinstance(model, Retriever):
-            return {}
-        return dict(zip(ATTENTION, self._in_pieces(weights, validation, model.attention), strict=True))
+            return scores, {}
+        return scores, dict(zip(ATTENTION, self._in_pieces(weights, validation, model.attention), strict=True))
 
     def _in_pieces(
         self, weights: Arrays, validation: Any, measure: Callable[..., Sequence[Tensor]]

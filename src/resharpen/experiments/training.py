@@ -215,8 +215,8 @@ class Trainer:
 
 def measure(engine: Engine, weights: Arrays, task: Task, report: Any) -> dict[str, ByLength]:
     """Everything that is reported of weights: the task's metrics and what the engine can tell besides, by length."""
-    further = engine.diagnose(weights, report)
-    return task.by_length(engine.evaluate(weights, report), report) | {
+    scores, further = engine.examine(weights, report)
+    return task.by_length(scores, report) | {
         name: mean_by_length(values_MxP, report.length_P) for name, values_MxP in further.items()
     }
 

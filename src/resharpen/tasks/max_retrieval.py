@@ -61,7 +61,7 @@ class MaxRetrieval:
     classes: int = 10
     longest: int = 4096
     """The longest sequence of the report set; they start at 16 and double."""
-    sequences: int = 256
+    sequences: int = 48
     """Sequences of each length in the report set."""
 
     kind: ClassVar[str] = "max-retrieval"

@@ -109,8 +109,8 @@ class NativeEngine:
         )
         return np.ascontiguousarray(tvd_PxLanes.T[: len(self.ensemble.draw_M)])
 
-    def diagnose(self, weights: Arrays, validation: ValidationSet) -> dict[str, NDArray[np.float32]]:
-        return {}
+    def examine(self, weights: Arrays, validation: ValidationSet) -> tuple[NDArray[np.float32], dict[str, NDArray]]:
+        return self.evaluate(weights, validation), {}
 
     def _train(self, n: int, batch: int, length: int, inputs: int | None = None, targets: int | None = None) -> None:
         table = step_table(self.ensemble.hyperparameters, self.problem.steps, self._step, n)

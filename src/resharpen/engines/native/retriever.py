@@ -149,8 +149,10 @@ class NativeRetriever:
         found = self._score(weights, validation, remedy, ("entropy", "largest"))
         return found["entropy"], found["largest"]
 
-    def diagnose(self, weights: Arrays, validation: RetrievalSet) -> dict[str, Floats]:
-        return dict(zip(ATTENTION, self.attention(weights, validation), strict=True))
+    def examine(self, weights: Arrays, validation: RetrievalSet) -> tuple[Floats, dict[str, Floats]]:
+        """Answers, and entropy and largest weight of attention, in one pass."""
+        found = self._score(weights, validation, None, ("correct", "entropy", "largest"))
+        return found["correct"], dict(zip(ATTENTION, (found["entropy"], found["largest"]), strict=True))
 
     def _train(self, n: int, batch: int, length: int, given: tuple[NDArray, ...] | None = None) -> None:
         table = step_table(self.ensemble.hyperparameters, self.problem.steps, self._step, n)

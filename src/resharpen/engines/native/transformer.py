@@ -156,8 +156,8 @@ class NativeTransformer:
         pieces = validation.pieces(SCORED_AT_ONCE // self._model.vocabulary)
         return np.concatenate([self._scores(theta_MxX, self.problem.task.examples(piece)) for piece in pieces], axis=1)
 
-    def diagnose(self, weights: Arrays, validation: Any) -> dict[str, NDArray[np.float32]]:
-        return {}
+    def examine(self, weights: Arrays, validation: Any) -> tuple[NDArray[np.float32], dict[str, NDArray]]:
+        return self.evaluate(weights, validation), {}
 
     def _scores(self, theta_MxX: NDArray[np.float32], examples: Batch) -> NDArray[np.float32]:
         inputs_NxL, scored_NxL, wanted = examples
