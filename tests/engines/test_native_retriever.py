@@ -335,8 +335,9 @@ def test_what_it_cannot_do():
     assert "Maximum Retrieval" in native.supports(other)
     problem = problem_of("none", hidden=16)
     ensemble = ensemble_of(problem)
+    reader = NativeRetriever(replace(problem, attention="adaptive-temperature"), ensemble)
     with pytest.raises(ValueError, match="softmax or log-n"):
-        NativeRetriever(replace(problem, attention="adaptive-temperature"), ensemble)
+        reader.advance(1)
     priority, kinds, lengths, labels = problem.minibatch(0, 0)
     engine = NativeRetriever(problem, ensemble)
     for wrong in ((priority, kinds + 10, lengths, labels), (priority, kinds, lengths + 16, labels)):
