@@ -37,6 +37,7 @@ def draw_set_complement(run: Run, selection: str = "best", lengths: pl.DataFrame
             axes.set_ylabel("mean TVD over all lengths")
         if number + columns >= len(panels):
             axes.set_xlabel("training length s (tokens)")
+    grid[0, 0].set_ylim(-0.01, max(0.55, 1.03 * (table["score"].max() or 0)))  # pyright: ignore[reportOperatorIssue]
     legend(figure)
     figure.suptitle(_title(run, table), fontsize=9.5)
     return figure
@@ -50,7 +51,7 @@ def _panel(axes: Axes, rows: pl.DataFrame, name: str) -> None:
             split_violin(axes, s, values.to_numpy(), weights)
     axes.axhline(0.5, color="grey", linewidth=0.8, linestyle=":", zorder=0)
     axes.text(0.99, 0.505, "uniform guess", transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=6.5)
-    axes.set(ylim=(-0.01, 0.55), xticks=lengths)
+    axes.set_xticks(lengths)
     axes.margins(x=0.03)
     finish_panel(axes, name, rows.filter(weights="train"), "score")
 
