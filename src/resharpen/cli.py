@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-    from resharpen.experiments.spec import Experiment
+    from resharpen.experiments.spec import Experiment, Setting
     from resharpen.experiments.store import Run
 
 # Without these the help would show "{None}|INT" and "(default: None)".
@@ -223,11 +223,13 @@ class Claims:
 
 @dataclass(frozen=True)
 class Inspect:
-    """Look inside trained minimal transformers: B, D and attention of one model, and what those of a run share.
+    """Look inside trained models: of minimal transformers B, D, attention and what those of a run share; of full
+    transformers the attention maps on a prefix and their entropy by length.
 
     For example:
         resharpen inspect runs/fig1-laptop
         resharpen inspect runs/fig1-laptop --model sct-v9-s3/peri/7 --weights bema
+        resharpen inspect runs/my_language --prefix BOS,heads,tails,heads
     """
 
     run: RunDirectory
@@ -236,28 +238,46 @@ class Inspect:
     """A model's id, SETTING/PLACEMENT/DRAW, or the best of the run. Its setting is the one that is compared."""
     weights: Literal["train", "bema"] = "train"
     """Training weights or BEMA, at the best checkpoint."""
+    prefix: Text = None
+    """For a full transformer: tokens to read. Default: a sequence of the language, longer than those in training."""
     out: Directory = None
     """Where the pictures go. Default: the run directory."""
 
     def __call__(self, console: Console) -> None:
-        from resharpen.analysis.inspection import choose_model, inspect
-        from resharpen.views import circuits
-        from resharpen.views.tables import print_inspection
+        from resharpen.analysis.inspection import choose_model
+        from resharpen.models import Transformer
 
         run = _load(self.run)
         model, setting = choose_model(run, self.model, self.weights)
+        draw = self._attention if isinstance(setting.model, Transformer) or self.prefix else self._circuits
+        for name, picture in draw(run, model, setting, console).items():
+            _save(picture, self.out or self.run, name, console)
+
+    def _attention(self, run: Run, model: str, setting: Setting, console: Console) -> dict[str, Figure]:
+        from resharpen.analysis.attention import attention_of, read_prefix
+        from resharpen.experiments.stored import load_model
+        from resharpen.views.attention import draw_attention
+
+        tokens = read_prefix(setting, self.prefix)
+        weights = attention_of(load_model(run, model, self.weights), tokens)
+        names = [setting.task.automaton.tokens[token] for token in tokens]  # pyright: ignore[reportAttributeAccessIssue]
+        return {"attention": draw_attention(weights, names, f"{model} ({self.weights})")}
+
+    def _circuits(self, run: Run, model: str, setting: Setting, console: Console) -> dict[str, Figure]:
+        from resharpen.analysis.inspection import inspect
+        from resharpen.views import circuits
+        from resharpen.views.tables import print_inspection
+
         inspection = inspect(run, setting, self.weights)
         table, row = inspection.find(model)
         decay = {name: rows["weight_decay"].to_numpy() for name, rows in inspection.models.items()}
         compared = {name: inspection.tables[name] for name in ("pre", "peri", "out") if name in inspection.tables}
-        pictures = {
+        print_inspection(inspection, console)
+        return {
             "inspect-model": circuits.draw_model(table, row, f"{model} ({self.weights})"),
             "inspect-run": circuits.draw_run(inspection.tables, decay),
             "dispersion": circuits.draw_cure(compared or inspection.tables, setting.train_length),
         }
-        print_inspection(inspection, console)
-        for name, picture in pictures.items():
-            _save(picture, self.out or self.run, name, console)
 
 
 @dataclass(frozen=True)

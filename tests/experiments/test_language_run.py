@@ -4,9 +4,12 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import resharpen as rs
+from resharpen.analysis.attention import attention_of, entropy_by_length
+from resharpen.cli import main
 from resharpen.errors import UserError
 from resharpen.experiments.runner import run
 from resharpen.experiments.spec import Experiment
@@ -65,3 +68,25 @@ def test_from_spec_to_figures(small, tmp_path, engine):
         if len(again.done()) == len(again.shards()):
             break
     assert again.table("lengths").equals(lengths)
+
+
+def test_inspecting_a_transformer(small, tmp_path, capsys):
+    out = tmp_path / "r"
+    store = run(small, out, workers=1)
+    main(["inspect", str(out)])
+    assert (out / "attention.png").stat().st_size > 10_000
+    main(["inspect", str(out), "--prefix", "BOS,heads,0", "--out", str(tmp_path / "p")])
+    assert (tmp_path / "p" / "attention.svg").exists()
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as exit_:
+        main(["inspect", str(out), "--prefix", "BOS,head"])
+    assert exit_.value.code == 2
+    assert "unknown token 'head': did you mean 'heads'" in capsys.readouterr().err
+    model = rs.load_model(store, store.table("models")["model"][0])
+    weights = attention_of(model, [2, 0, 1, 0])
+    assert weights.shape == (1, 2, 4, 4)
+    assert np.allclose(weights.sum(-1), 1, atol=1e-6)
+    assert np.allclose(np.triu(weights, 1), 0)
+    entropy = entropy_by_length(weights)
+    assert np.allclose(entropy[..., 0], 0)
+    assert (entropy <= np.log(np.arange(1, 5)) + 1e-6).all()  # the weights are float32

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from resharpen.analysis.circuits import Table, circuit_table
-from resharpen.analysis.scores import scores
+from resharpen.analysis.scores import scores, task_of
 from resharpen.engines.base import Weights, part
 from resharpen.errors import UserError
 from resharpen.experiments.spec import Setting
@@ -87,9 +87,14 @@ def inspect(run: Run, setting: Setting, weights: Weights = "train") -> Inspectio
 
 
 def choose_model(run: Run, model: str, weights: Weights) -> tuple[str, Setting]:
-    """The id and setting of a model: `best` has the lowest mean TVD over lengths it never saw, if there are any."""
+    """The id and setting of a model: `best` has the best mean score over lengths it never saw, if there are any."""
     if model == "best":
-        ranked = scores(run).filter(weights=weights).drop_nulls("score").sort("score_new", "score", nulls_last=True)
+        ranked = (
+            scores(run)
+            .filter(weights=weights)
+            .drop_nulls("score")
+            .sort("score_new", "score", descending=not task_of(run).lower_is_better, nulls_last=True)
+        )
         if ranked.is_empty():
             raise UserError(f"every model of {run.directory} diverged before its first checkpoint")
         model = ranked["model"][0]
