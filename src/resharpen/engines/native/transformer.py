@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from resharpen.engines.base import Arrays, Batch, Batches, Ensemble, Problem, initial_state
 from resharpen.engines.native import build
+from resharpen.engines.native.engine import HYPERPARAMETERS, PARTS
 from resharpen.engines.native.library import LANES, aligned, pointer
 from resharpen.models import POSITIONS
 from resharpen.models.transformer import Transformer
@@ -26,16 +27,6 @@ from resharpen.optim.schedule import step_table
 from resharpen.tasks.automaton import Automaton
 from resharpen.tasks.language import Language
 
-PARTS = ("theta", "m", "v", "ema")
-HYPERPARAMETERS = (
-    "rms_epsilon",
-    "one_minus_beta1",
-    "one_minus_beta2",
-    "weight_decay",
-    "adam_epsilon",
-    "max_gradient_norm",
-)
-"""In the order in which the kernel reads them."""
 STEPS_AT_ONCE = 16
 """Minibatches that are drawn before the models train on them, one model after another."""
 SCORED_AT_ONCE = 2**21
