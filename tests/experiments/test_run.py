@@ -259,7 +259,7 @@ run(from_data(json.loads(sys.argv[1])), sys.argv[2], workers=1)
 
 def test_killed_at_random_moments_and_resumed(tiny, tmp_path, engine):
     """kill -9, again and again, at moments that a seeded generator picks; then the same bits as without."""
-    spec = replace(tiny, engine=engine, steps=60_000 if engine == "native" else 300, checkpoints=10, batch=64)
+    spec = replace(tiny, engine=engine, steps=120_000 if engine == "native" else 300, checkpoints=10, batch=64)
     whole = run(spec, tmp_path / "whole", workers=1)
     out, rng, kills, resumed = tmp_path / "killed", random.Random(4), 0, 0
     while True:
