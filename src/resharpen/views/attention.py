@@ -21,6 +21,7 @@ NAMED_UP_TO = 24
 def draw_attention(weights_AxHxLxL: NDArray[np.float64], tokens: Sequence[str], name: str) -> Figure:
     """One row a layer: a map for each head, and their entropy by length beside that of constant attention."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     layers, heads, length, _ = weights_AxHxLxL.shape
     entropy_AxHxL = entropy_by_length(weights_AxHxLxL)
@@ -44,6 +45,7 @@ def draw_attention(weights_AxHxLxL: NDArray[np.float64], tokens: Sequence[str], 
         axes.set_title(f"layer {layer}, entropy", fontsize=8)
         axes.set_ylabel("nats", fontsize=8)
         axes.set_xlabel("length (tokens)", fontsize=8)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(fontsize=5.5)
     figure.colorbar(grid[0, 0].images[0], ax=grid[:, :heads], label="square root of the weight", shrink=0.7)
     figure.suptitle(f"{name}: what each position (row) attends to", fontsize=9.5)
