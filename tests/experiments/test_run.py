@@ -221,6 +221,7 @@ def test_workers_give_the_same_bits(tiny, tmp_path, engine):
     events = []
     two = run(tiny, tmp_path / "two", workers=2, on_progress=events.append)
     assert_same_results(one, two)
+    assert_same_results(one, run(tiny, tmp_path / "four", workers=4))
     assert {event.shard for event in events} == {shard.name for shard in tiny.shards()}
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -64,5 +65,12 @@ def _digest(arrays: Mapping[str, NDArray]) -> str:
 
 
 def sha256(path: Path) -> str:
+    """The hash of a file. One command reads the tables of a run many times: an unchanged file is hashed once."""
+    status = path.stat()
+    return _sha256(path, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=2**16)
+def _sha256(path: Path, inode: int, size: int, modified: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

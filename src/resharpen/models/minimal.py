@@ -86,13 +86,8 @@ class Minimal:
         attend: Remedy = softmax,
     ) -> Tensor:
         """Mean negative log likelihood of the targets over all prefixes, for each model, [M]."""
-        from torch.nn import functional
-
         inputs_NxL, targets_NxL = batch
-        logits_MxNxLxV = self.logits(theta, inputs_NxL, placement, epsilon_M, attend)
-        targets_MxNxL = targets_NxL.expand(logits_MxNxLxV.shape[:-1])
-        nll = functional.cross_entropy(logits_MxNxLxV.flatten(0, 2), targets_MxNxL.flatten(), reduction="none")
-        return nll.view(len(logits_MxNxLxV), -1).mean(1)
+        return mean_nll(self.logits(theta, inputs_NxL, placement, epsilon_M, attend), targets_NxL)
 
     def scores(
         self,
@@ -106,6 +101,15 @@ class Minimal:
         inputs_NxL, scored_NxL, p_star_PxV = examples
         p_MxPxV = self.logits(theta, inputs_NxL, placement, epsilon_M, attend)[:, scored_NxL].softmax(-1)
         return 0.5 * (p_MxPxV - p_star_PxV).abs().sum(-1)
+
+
+def mean_nll(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean negative log likelihood of each model, [M], from logits [M, ..., V] and targets [...] that all share."""
+    from torch.nn import functional
+
+    each = targets.expand(logits.shape[:-1])
+    nll = functional.cross_entropy(logits.flatten(0, -2), each.flatten(), reduction="none")
+    return nll.view(len(logits), -1).mean(1)
 
 
 def embedding(E_MxVxD: Tensor, tokens_NxL: Tensor) -> Tensor:

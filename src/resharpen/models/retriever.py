@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from resharpen.models.minimal import linear
+from resharpen.models.minimal import linear, mean_nll
 from resharpen.models.placement import Placement
 from resharpen.models.remedies import Remedy, entropy, softmax
 
@@ -117,12 +117,7 @@ class Retriever:
         attend: Remedy = softmax,
     ) -> Tensor:
         """Mean negative log likelihood of the labels, for each model, [M]."""
-        from torch.nn import functional
-
-        logits_MxNxC = self.logits(theta, batch, placement, epsilon_M, attend)
-        label_MxN = batch[3].expand(logits_MxNxC.shape[:-1])
-        nll = functional.cross_entropy(logits_MxNxC.flatten(0, 1), label_MxN.flatten(), reduction="none")
-        return nll.view(label_MxN.shape).mean(1)
+        return mean_nll(self.logits(theta, batch, placement, epsilon_M, attend), batch[3])
 
     def scores(
         self,

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from resharpen.models.minimal import causal_attention, embedding, linear
+from resharpen.models.minimal import causal_attention, embedding, linear, mean_nll
 from resharpen.models.placement import PLACEMENTS, POSITIONS, Placement
 from resharpen.models.remedies import Remedy, softmax
 
@@ -148,13 +148,9 @@ class Transformer:
         attend: Remedy = softmax,
     ) -> Tensor:
         """Mean negative log likelihood of the targets over all real pairs, for each model, [M]."""
-        from torch.nn import functional
-
         inputs_NxL, targets_NxL, real_NxL = batch
         logits_MxPxV = self.logits(theta, inputs_NxL, placement, epsilon_M, attend)[:, real_NxL]
-        targets_MxP = targets_NxL[real_NxL].expand(logits_MxPxV.shape[:-1])
-        nll = functional.cross_entropy(logits_MxPxV.flatten(0, 1), targets_MxP.flatten(), reduction="none")
-        return nll.view(len(logits_MxPxV), -1).mean(1)
+        return mean_nll(logits_MxPxV, targets_NxL[real_NxL])
 
     def scores(
         self,
