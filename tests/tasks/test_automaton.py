@@ -2,6 +2,7 @@
 
 from collections import Counter
 from copy import deepcopy
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -210,6 +211,16 @@ def test_validation_depends_on_seed_task_and_use():
     assert (one != seed).any()
     assert task.validation(0, "selection").metrics == ("auc",)
     assert Dyck(2, 3).validation(0, "selection").metrics == ("tvd",)
+
+
+def test_fewer_sequences_are_the_first_of_more():
+    few, more = (replace(Dyck(2, 3), sequences=n).validation(0, "report") for n in (4, 10))
+    for (_, _, a), (metric, _, b) in zip(few.sets(), more.sets(), strict=True):
+        first = [0, 1, 5, 6] if metric == "auc" else [0, 1, 2, 3]  # of each half, legal and not
+        assert (a.inputs_NxL == b.inputs_NxL[first]).all()
+    assert replace(Tomita(3), selection_sequences=6).validation(0, "selection").sequences == 6
+    with pytest.raises(ValueError, match="selection_sequences = 1: at least 2"):
+        Tomita(3, selection_sequences=1)
 
 
 def test_reduction_by_length():

@@ -196,12 +196,20 @@ class Trainer:
     def _finish(self, engine: Engine, state: Arrays, kept: Kept) -> None:
         """Score the kept weights on the report set and write the results."""
         report = self._task.validation(self._experiment.seed, "report")
-        by_length = {}
-        for slot, step_M in kept.step.items():
-            measured = measure(engine, part(kept.weights, slot), self._task, report)
-            for metric, (length_S, value_MxS, n_S) in measured.items():
-                known_MxS = np.where(step_M[:, None] >= 0, value_MxS, np.nan)
-                by_length[slot, metric] = length_S, known_MxS, n_S
+        by_length: dict[tuple[str, str], ByLength] = {}
+        for which in WEIGHTS:
+            slots = [f"{which}.{selection}" for selection in SELECTIONS]
+            for i, slot in enumerate(slots):
+                step_M, weights = kept.step[slot], part(kept.weights, slot)
+                # Where an earlier slot holds the same weights their scores are known: nan asks for none.
+                same = {earlier: kept.step[earlier] == step_M for earlier in slots[:i]}
+                for same_M in same.values():
+                    weights = {name: _blank(array, same_M) for name, array in weights.items()}
+                for metric, (length_S, value_MxS, n_S) in measure(engine, weights, self._task, report).items():
+                    value_MxS[step_M < 0] = np.nan
+                    for earlier, same_M in same.items():
+                        value_MxS[same_M] = by_length[earlier, metric][1][same_M]
+                    by_length[slot, metric] = length_S, value_MxS, n_S
         tables = {
             "models": models_table(
                 self._experiment, self._shard, engine.ensemble.hyperparameters, state["diverged_at"], kept.step
@@ -219,6 +227,10 @@ def measure(engine: Engine, weights: Arrays, task: Task, report: Any) -> dict[st
     return task.by_length(scores, report) | {
         name: mean_by_length(values_MxP, report.length_P) for name, values_MxP in further.items()
     }
+
+
+def _blank(array_M: NDArray[np.float32], where_M: NDArray[np.bool_]) -> NDArray[np.float32]:
+    return np.where(where_M.reshape(-1, *[1] * (array_M.ndim - 1)), np.float32(np.nan), array_M)
 
 
 def _mean(value_MxS: NDArray[np.floating]) -> NDArray[np.float64]:

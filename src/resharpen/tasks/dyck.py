@@ -29,6 +29,7 @@ class Dyck(Language):
     kind: ClassVar[str] = "dyck"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.k < 1 or self.m < 1:
             raise ValueError(f"Dyck({self.k}, {self.m}): k types of brackets and depth m are at least 1")
 

@@ -28,16 +28,25 @@ from resharpen.tasks.validation import ValidationSet
 Tokens = NDArray[np.int64]
 
 METRICS = ("tvd", "auc")
-SEQUENCES = {"selection": 64, "report": 128}
-"""Validation sequences a bin or length, unless the caller asks for more: the paper's protocol reports 1,024."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class Language(ABC):
     """A task on a probabilistic automaton. A subclass is a frozen dataclass that says which, and which lengths."""
+
+    sequences: int = 128
+    """Sequences a bin or length in the report set. Fewer are the first of more, here and below."""
+    selection_sequences: int = 64
+    """Sequences a bin or length in the selection set, which is scored at every checkpoint."""
 
     kind: ClassVar[str]
     metric: ClassVar[str] = "tvd"
     lower_is_better: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("sequences", "selection_sequences"):
+            if getattr(self, name) < 2:
+                raise ValueError(f"{name} = {getattr(self, name)}: at least 2, one to tell from another")
 
     @property
     @abstractmethod
@@ -110,10 +119,11 @@ class Language(ABC):
         return int(np.argmax([*(alive_T[1:train_length] <= 1 - q), True])) + 1
 
     def validation(self, seed: int, use: str, sequences: int | None = None) -> LanguageValidation:
-        """The `selection` or `report` set, with so many sequences a bin or length."""
+        """The `selection` set, for the metric that checkpoints are chosen by, or the `report` set, for both."""
         key = streams.key(seed, self.name, "validation", use)
-        metrics = (self.metric,) if use == "selection" else METRICS
-        return LanguageValidation(self, key, sequences or SEQUENCES[use], metrics)
+        if use == "selection":
+            return LanguageValidation(self, key, sequences or self.selection_sequences, (self.metric,))
+        return LanguageValidation(self, key, sequences or self.sequences, METRICS)
 
     def examples(self, validation: Prefixes) -> tuple[NDArray, ...]:
         """What a model's `scores` takes: inputs, which prefixes are scored, their p* [P, V] or marked token [P]."""
@@ -234,7 +244,8 @@ class OwnLanguage(Language):
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> OwnLanguage:
         """From a table such as the [task] of a TOML file: name, states, start, train_length, and the marked token."""
-        allowed = ("kind", "name", "start", "states", "train_length", "marked")
+        sizes = {name: data[name] for name in ("sequences", "selection_sequences") if name in data}
+        allowed = ("kind", "name", "start", "states", "train_length", "marked", "sequences", "selection_sequences")
         for field_name in data:
             if field_name not in allowed:
                 raise unknown("field of a language", field_name, allowed)
@@ -243,16 +254,20 @@ class OwnLanguage(Language):
         name, cap, marked = data.get("name", "own"), data.get("train_length", 100), data.get("marked", "end")
         if not isinstance(cap, int) or cap < 4:
             raise UserError(f"train_length = {cap!r}: a whole number, at least 4")
+        for size, value in sizes.items():
+            if not isinstance(value, int):
+                raise UserError(f"{size} = {value!r}: must be a whole number")
         tokens = from_data(data).tokens[:-2]
         if marked not in (*tokens, "end"):
             raise unknown("marked token", str(marked), (*tokens, "end"))
         definition = json.dumps({key: data[key] for key in ("start", "states") if key in data})
-        return cls(name, definition, cap, marked)
+        return cls(name, definition, cap, marked, **sizes)
 
     def as_data(self) -> dict[str, Any]:
         """What `from_data` takes."""
         named = {"name": self.title, "train_length": self.train_length, "marked": self.marked_token}
-        return named | json.loads(self.definition)
+        sizes = {"sequences": self.sequences, "selection_sequences": self.selection_sequences}
+        return named | sizes | json.loads(self.definition)
 
     @property
     def name(self) -> str:

@@ -54,6 +54,7 @@ class Tomita(Language):
     lower_is_better: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.n not in DFA:
             raise ValueError(f"Tomita({self.n}): the languages are 1..7")
 

@@ -140,7 +140,7 @@ class NativeTransformer:
                     self._train(*ragged(batch))
 
     def evaluate(self, weights: Arrays, validation: Any) -> NDArray[np.float32]:
-        """TVD of every scored prefix, or the logit of its marked token, [M, P]."""
+        """TVD of every scored prefix, or the logit of its marked token, [M, P]; nan, at no cost, for nan weights."""
         theta_MxX = aligned((len(self._diverged_at), self._n_padded))
         for name, position in self._positions.items():
             theta_MxX[:, position] = weights[name]
@@ -159,10 +159,12 @@ class NativeTransformer:
         self._check_tokens(tokens)
         marks = wanted.ndim == 1  # one token for all of a set
         p_star, marked = (None, int(wanted[0]) if len(wanted) else 0) if marks else (wanted.astype(np.float32), -1)
-        out_MxP = np.empty((len(theta_MxX), int(scored.sum())), np.float32)
+        out_MxP = np.full((len(theta_MxX), int(scored.sum())), np.nan, np.float32)
         longest = int(length_N.max(initial=1))
         tables = rotation(longest, self._model.d_head)
         for theta_X, epsilon, out_P in zip(theta_MxX, self._hyper_Mx6[:, 0], out_MxP, strict=True):
+            if np.isnan(theta_X[0]):
+                continue
             self._kernel.evaluate(
                 pointer(theta_X),
                 float(epsilon),
