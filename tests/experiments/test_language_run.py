@@ -12,8 +12,11 @@ from resharpen.analysis.attention import attention_of, entropy_by_length
 from resharpen.cli import main
 from resharpen.errors import UserError
 from resharpen.experiments.runner import run
+from resharpen.experiments.shelf import SCALES, take
 from resharpen.experiments.spec import Experiment
 from resharpen.experiments.toml import from_data, read_toml, to_data
+from resharpen.models import PAPER_PLACEMENTS
+from resharpen.tasks import Dyck
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_language.toml"
 
@@ -45,6 +48,37 @@ def test_built_in_languages_take_the_paper_s_lengths(task, name, cap):
     assert from_data(to_data(spec)) == spec
 
 
+def test_the_shelf_has_the_paper_s_languages():
+    paper = {name: take(name, "paper") for name in ("fig3", "fig4", "fig6", "fig7")}
+    assert [s.name for s in paper["fig3"].settings] == ["dyck-k8-m10-s700"]
+    assert [s.name for s in paper["fig4"].settings] == ["tomita-3-s100", "tomita-7-s100"]
+    assert [(s.task.k, s.task.m, s.train_length) for s in paper["fig6"].settings] == [
+        *((2, 3, 84), (2, 5, 180), (2, 10, 700), (8, 3, 84), (8, 5, 180), (32, 3, 84), (32, 5, 180), (32, 10, 700))
+    ]
+    for experiment in paper.values():
+        assert (experiment.models, experiment.steps, experiment.batch, experiment.checkpoints) == (
+            100,
+            100_000,
+            64,
+            100,
+        )
+        assert all((s.task.sequences, s.task.selection_sequences) == (1_024, 64) for s in experiment.settings)
+        assert tuple(experiment.placements) == PAPER_PLACEMENTS
+    assert paper["fig6"] == paper["fig7"]  # one run, two figures
+    checkpoints = {scale: take("fig3", scale).checkpoints for scale in SCALES}
+    assert checkpoints == {"smoke": 2, "laptop": 10, "paper": 100}
+
+
+def test_sizes_of_validation_are_part_of_a_spec():
+    task = {"kind": "dyck", "k": 2, "m": 3, "sequences": 6, "selection_sequences": 4}
+    spec = from_data({"models": 1, "steps": 1, "placements": ["peri"], "name": "x", "task": task})
+    assert spec.settings[0].name == "dyck-k2-m3-s84"
+    assert spec.settings[0].task == Dyck(2, 3, sequences=6, selection_sequences=4)
+    assert from_data(to_data(spec)) == spec
+    with pytest.raises(UserError, match="sequences = 0: at least 2"):
+        from_data({"models": 1, "steps": 1, "placements": ["peri"], "name": "x", "task": task | {"sequences": 0}})
+
+
 def test_a_bad_language_names_the_state():
     data = tomllib.loads(EXAMPLE.read_text())
     data["task"]["states"]["odd"]["heads"] = [0.4, "even"]
@@ -61,6 +95,7 @@ def test_from_spec_to_figures(small, tmp_path, engine):
     assert lengths["length"].max() == 16
     assert lengths.filter(metric="tvd")["value"].is_between(0, 1).all()
     assert set(rs.draw(store)) == {"figure", "auc"}
+    check_slots(store)
     p = rs.load_model(store, store.table("models")["model"][0])([[2, 0, 1]])
     assert p.shape == (1, 4)
     for _ in range(40):  # stopped after every chunk, with the same result
@@ -68,6 +103,43 @@ def test_from_spec_to_figures(small, tmp_path, engine):
         if len(again.done()) == len(again.shards()):
             break
     assert again.table("lengths").equals(lengths)
+
+
+def check_slots(store):
+    """Weights that are kept twice have one score, and all that is kept is stored."""
+    models, lengths = store.table("models"), store.table("lengths")
+    for model in models["model"]:
+        for weights in ("train", "bema"):
+            (row,) = models.filter(model=model).to_dicts()
+            values = {
+                (selection, row[f"{weights}_{selection.replace('-', '_')}_step"]): lengths.filter(
+                    model=model, weights=weights, selection=selection
+                )["value"].to_list()
+                for selection in ("best", "best-trained", "last")
+            }
+            for (one, step), found in values.items():
+                assert all(np.isfinite(found))
+                assert all(found == other for (_, at), other in values.items() if at == step)
+                stored = rs.load_model(store, model, weights=weights, selection=one)
+                assert all(np.isfinite(array).all() for array in stored.weights.values())
+
+
+def test_two_languages_in_one_figure(tmp_path):
+    """Many lengths: a column a language. The paper's figure of Tomita is the ROC AUC."""
+    tasks = [
+        {"kind": "tomita", "n": n, "sequences": 2, "selection_sequences": 2, "train_lengths": [20],
+         "model": {"layers": 1, "d": 16, "heads": 1, "d_mlp": 16}}
+        for n in (3, 7)
+    ]  # fmt: skip
+    data = {"name": "t", "models": 2, "steps": 2, "batch": 4, "checkpoints": 1, "placements": ["pre", "peri"]}
+    store = run(from_data(data | {"task": tasks, "engine": "native"}), tmp_path / "r", workers=1)
+    figures = rs.draw(store)
+    assert set(figures) == {"figure", "tvd"}
+    titles = [axes.get_title() for axes in figures["figure"].axes]
+    assert titles == ["Tomita 3, pre", "Tomita 7, pre", "Tomita 3, peri", "Tomita 7, peri"]
+    assert "ROC AUC of the logit of 0" in figures["figure"].axes[1].get_ylabel()
+    ends = {line.get_xdata()[0] for line in figures["tvd"].axes[0].lines if len(set(line.get_xdata())) == 1}
+    assert 20 / 20 - 0.5 in ends  # the cap, at the end of the first bin
 
 
 def test_inspecting_a_transformer(small, tmp_path, capsys):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from resharpen.errors import unknown
 from resharpen.experiments.families import FAMILIES
 from resharpen.experiments.spec import Experiment, Setting
-from resharpen.models import PAPER_PLACEMENTS, PLACEMENTS, RETRIEVER_PLACEMENTS, Minimal, Retriever
-from resharpen.tasks import MaxRetrieval, SetComplement
+from resharpen.models import PAPER_PLACEMENTS, PLACEMENTS, RETRIEVER_PLACEMENTS, Minimal, Retriever, Transformer
+from resharpen.tasks import Dyck, Language, MaxRetrieval, SetComplement, Tomita
 
 SCALES = ("smoke", "laptop", "paper")
 
@@ -19,6 +19,8 @@ class Size:
     models: int
     steps: int
     checkpoints: int = 100
+    batch: int | None = None
+    """Sequences in a minibatch; None takes the paper's."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +30,17 @@ class Entry:
     """By scale, where validation is smaller below `paper`."""
     placements: tuple[str, ...]
     sizes: dict[str, Size]
-    """By scale. `paper` is the full protocol; what the others cut is the number of models and of steps."""
+    """By scale. `paper` is the full protocol; what the others cut is the number of models, steps and sequences."""
+    run: str | None = None
+    """The name of its run, where it is not the figure's: figures of the same models share one."""
 
     def experiment(self, name: str, scale: str) -> Experiment:
         size, settings = self.sizes[scale], self.settings(scale)
         known = settings[0].model.placements
         return Experiment(
-            name=f"{name}-{scale}",
+            name=f"{self.run or name}-{scale}",
             settings=settings,
-            batch=FAMILIES[settings[0].task.kind].batch,
+            batch=size.batch or FAMILIES[settings[0].task.kind].batch,
             placements={placement: known[placement] for placement in self.placements},
             models=size.models,
             steps=size.steps,
@@ -56,6 +60,26 @@ def max_retrieval(scale: str) -> tuple[Setting, ...]:
     return (Setting(task, 16, Retriever()),)
 
 
+VALIDATION = {"smoke": (8, 4), "laptop": (32, 8), "paper": (1_024, 64)}
+"""Scale -> sequences a bin or length in the report and in the selection set, so that validation stays under a fifth."""
+
+
+def languages(*tasks: Language) -> Callable[[str], tuple[Setting, ...]]:
+    """The transformer of the paper, trained up to the cap of each language."""
+
+    def settings(scale: str) -> tuple[Setting, ...]:
+        report, selection = VALIDATION[scale]
+        sized = [replace(task, sequences=report, selection_sequences=selection) for task in tasks]
+        return tuple(Setting(task, task.cap, Transformer(task.vocabulary)) for task in sized)
+
+    return settings
+
+
+FURTHER_DYCK = languages(
+    *(Dyck(k, m) for k, m in ((2, 3), (2, 5), (2, 10), (8, 3), (8, 5), (32, 3), (32, 5), (32, 10)))
+)
+FURTHER_DYCK_SIZES = {"smoke": Size(2, 10, 2), "laptop": Size(16, 2_000, 10, batch=16), "paper": Size(100, 100_000)}
+
 SHELF = {
     "fig1": Entry(
         "Set Complement, v = 9: TVD by training length and placement",
@@ -67,13 +91,39 @@ SHELF = {
         "Maximum Retrieval: accuracy by input length and placement",
         max_retrieval,
         tuple(RETRIEVER_PLACEMENTS),
-        {"smoke": Size(16, 100, 2), "laptop": Size(80, 5_000, 10), "paper": Size(100, 100_000)},
+        {"smoke": Size(16, 100, 2), "laptop": Size(80, 10_000, 10), "paper": Size(100, 100_000)},
+    ),
+    "fig3": Entry(
+        "Dyck(8, 10): TVD by input length and placement",
+        languages(Dyck(8, 10)),
+        PAPER_PLACEMENTS,
+        {"smoke": Size(2, 20, 2), "laptop": Size(80, 2_500, 10, batch=16), "paper": Size(100, 100_000)},
+    ),
+    "fig4": Entry(
+        "Tomita 3 and 7: ROC AUC by input length and placement",
+        languages(Tomita(3), Tomita(7)),
+        PAPER_PLACEMENTS,
+        {"smoke": Size(2, 20, 2), "laptop": Size(64, 2_000, 10, batch=8), "paper": Size(100, 100_000)},
     ),
     "fig5": Entry(
         "Set Complement, v = 16 and 25, as figure 1",
         set_complement(16, 25),
         PAPER_PLACEMENTS,
         {"smoke": Size(16, 200), "laptop": Size(32, 10_000), "paper": Size(1_000, 1_000_000)},
+    ),
+    "fig6": Entry(
+        "Eight further Dyck(k, m): TVD, as figure 3",
+        FURTHER_DYCK,
+        PAPER_PLACEMENTS,
+        FURTHER_DYCK_SIZES,
+        run="fig6-7",
+    ),
+    "fig7": Entry(
+        "The same models: ROC AUC of EOS by input length",
+        FURTHER_DYCK,
+        PAPER_PLACEMENTS,
+        FURTHER_DYCK_SIZES,
+        run="fig6-7",
     ),
     "placements": Entry(
         "Ours: Set Complement, v = 9, all seven placements",

@@ -20,7 +20,7 @@ def print_shelf(console: Console) -> None:
     with console.status("timing a few steps of every setting ..."):
         for name, entry in SHELF.items():
             experiments = {scale: take(name, scale).with_changes(engine=engine) for scale in SCALES}
-            pace = calibrate(experiments["paper"])
+            pace = calibrate(experiments["laptop"])
             cells = []
             for scale, experiment in experiments.items():
                 size = entry.sizes[scale]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     import polars as pl
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 # Okabe and Ito's palette: told apart by the colour-blind, and by lightness in grey print.
 COLOURS = {"train": "#0072B2", "bema": "#E69F00"}
@@ -47,10 +49,11 @@ def finish_panel(axes: Axes, name: str, models: pl.DataFrame, value: str) -> Non
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def legend(figure: Figure, best: float = 0.1) -> None:
+def legend(figure: Figure, best: float = 0.1, further: Sequence[Line2D] = ()) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     halves = [Patch(facecolor=COLOURS[w], alpha=0.6, label=LABELS[w]) for w in COLOURS]
     ticks = Line2D([], [], color="black", linewidth=0.9, label=f"long tick: median, short tick: {best:.0%} quantile")
-    figure.legend(handles=[*halves, ticks], loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    handles = [*halves, ticks, *further]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8)
