@@ -185,7 +185,7 @@ class Results:
     """Write a Parquet file."""
 
     def __call__(self, console: Console) -> None:
-        from resharpen.analysis.scores import scores, tidy_results
+        from resharpen.analysis.scores import scores, task_of, tidy_results
         from resharpen.views.tables import print_scores
 
         run = _load(self.run)
@@ -198,7 +198,7 @@ class Results:
         if self.csv:
             tidy_results(run).write_csv(sys.stdout)
         elif self.parquet is None:
-            print_scores(scores(run), console)
+            print_scores(scores(run), task_of(run), console)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,21 @@ def bootstrap(statistic: Callable[[Floats], Floats], values_GxD: Sequence[Floats
     return interval(estimate, resampled_R, threshold, len(values_GxD))
 
 
+def bootstrap_sum(
+    statistic: Callable[[Floats], Floats], terms: Sequence[tuple[float, str, Sequence[Floats]]], threshold: float
+) -> Interval:
+    """The same for the sum of weight * statistic(values) over terms of (weight, setting, values by group).
+
+    Draws of different settings share neither hyperparameters nor data, so each setting's groups are resampled for
+    themselves; terms of one setting go together. The setting with the fewest groups says which p-value can be resolved.
+    """
+    groups = {setting: len(values) for _, setting, values in terms}
+    resampled = {setting: picks(groups[setting], stream) for stream, setting in enumerate(sorted(groups))}
+    estimate = sum(weight * float(statistic(np.concatenate(values))) for weight, _, values in terms)
+    total_R = sum(weight * resample(statistic, values, resampled[setting]) for weight, setting, values in terms)
+    return interval(estimate, np.asarray(total_R), threshold, min(groups.values()))
+
+
 def picks(groups: int, stream: int = 0) -> NDArray[np.int64]:
     """Which groups each resample takes, [R, G]; the same whenever asked, so that verdicts do not flicker."""
     return np.random.default_rng(stream).integers(groups, size=(RESAMPLES, groups))
@@ -49,10 +64,18 @@ def picks(groups: int, stream: int = 0) -> NDArray[np.int64]:
 def resample(
     statistic: Callable[[Floats], Floats], values_GxD: Sequence[Floats], picks_RxG: NDArray[np.int64]
 ) -> Floats:
-    """The statistic of every resample, [R]."""
-    if len({len(group) for group in values_GxD}) == 1:
+    """The statistic of every resample, [R]; resamples with equally many draws are computed together."""
+    draws_G = np.array([len(group) for group in values_GxD])
+    if (draws_G == draws_G[0]).all():
         return statistic(np.stack(values_GxD)[picks_RxG].reshape(len(picks_RxG), -1))
-    return np.array([statistic(np.concatenate([values_GxD[g] for g in row])) for row in picks_RxG])
+    real_GxD = np.arange(draws_G.max()) < draws_G[:, None]
+    padded_GxD = np.zeros(real_GxD.shape)
+    padded_GxD[real_GxD] = np.concatenate(values_GxD)
+    draws_R, result_R = draws_G[picks_RxG].sum(1), np.empty(len(picks_RxG))
+    for draws in np.unique(draws_R):
+        rows = picks_RxG[draws_R == draws]
+        result_R[draws_R == draws] = statistic(padded_GxD[rows][real_GxD[rows]].reshape(-1, draws))
+    return result_R
 
 
 def interval(estimate: float, resampled_R: Floats, threshold: float, groups: int) -> Interval:

@@ -12,10 +12,12 @@ from rich.table import Table
 from resharpen.analysis.claims import Claim
 from resharpen.analysis.inspection import Inspection
 from resharpen.experiments.store import Run
+from resharpen.tasks import Task
 
 if TYPE_CHECKING:
     import polars as pl
 
+_METRICS = {"tvd": "TVD", "auc": "ROC AUC", "accuracy": "Accuracy"}
 _STYLE = {"holds": "green", "does not hold": "red", "undecided at this scale": "yellow", "not tested": "dim"}
 
 
@@ -31,35 +33,37 @@ def print_claims(claims: Sequence[Claim], console: Console) -> None:
     )
     for claim in claims:
         for f in claim.findings:
-            interval = f"{f.interval.low:.3f} .. {f.interval.high:.3f}"
+            interval = f"{f.interval.low:.4f} .. {f.interval.high:.4f}"
             claimed = f"{f.says} {f.threshold:g}"
             verdict = f"[{_STYLE[f.verdict]}]{f.verdict}[/]"
             details.add_row(
-                str(claim.number), f.what, f"{f.interval.estimate:.3f}", interval, claimed, f"{f.p:.2g}", verdict
+                str(claim.number), f.what, f"{f.interval.estimate:.4f}", interval, claimed, f"{f.p:.2g}", verdict
             )
         details.add_section()
     console.print(details)
     console.print(
-        "Best: the 10% quantile over models at their best checkpoint, training weights unless BEMA is named. "
-        "Intervals: bootstrap over groups of 16 draws.",
+        "Best: the 10% quantile over models at their best checkpoint (of an AUC the 90% quantile), training weights "
+        "unless BEMA is named. Intervals: bootstrap over groups of 16 draws.",
         style="dim",
     )
 
 
-def print_scores(scores: pl.DataFrame, console: Console) -> None:
-    """Quantiles of the TVD by setting and placement."""
+def print_scores(scores: pl.DataFrame, task: Task, console: Console) -> None:
+    """The best tenth and the median of the task's metric by setting and placement."""
     import polars as pl
 
-    table = Table("setting", "placement", "models", "diverged", title="TVD over all lengths", title_justify="left")
+    best = 0.1 if task.lower_is_better else 0.9
+    title = f"{_METRICS.get(task.metric, task.metric)} over all lengths"
+    table = Table("setting", "placement", "models", "diverged", title=title, title_justify="left")
     for weights in ("train", "bema"):
-        for name in ("10%", "median"):
+        for name in (f"{best:.0%}", "median"):
             table.add_column(f"{weights} {name}", justify="right")
     for (setting, placement), rows in scores.group_by("setting", "placement", maintain_order=True):
         by_weights = {weights: rows.filter(weights=weights)["score"] for weights in ("train", "bema")}
         cells = [
-            "-" if (value := tvd.quantile(q, "linear")) is None else f"{value:.4f}"
-            for tvd in by_weights.values()
-            for q in (0.1, 0.5)
+            "-" if (value := score.quantile(q, "linear")) is None else f"{value:.4f}"
+            for score in by_weights.values()
+            for q in (best, 0.5)
         ]
         diverged = rows.filter(pl.col("weights") == "train")["diverged_at"].is_not_null().sum()
         table.add_row(str(setting), str(placement), str(len(by_weights["train"])), str(diverged), *cells)

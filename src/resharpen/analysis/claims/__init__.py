@@ -1,18 +1,24 @@
 """What the paper claims, tested on a run."""
 
 from resharpen.analysis.claims.finding import Claim, Finding
+from resharpen.analysis.claims.languages import dyck_claims, tomita_claims
 from resharpen.analysis.claims.max_retrieval import max_retrieval_claims
 from resharpen.analysis.claims.set_complement import set_complement_claims
 from resharpen.analysis.scores import task_of
 from resharpen.experiments.store import Run
-from resharpen.tasks import MaxRetrieval, SetComplement
+from resharpen.tasks import Dyck, MaxRetrieval, SetComplement, Tomita
 
 __all__ = ["Claim", "Finding", "claims"]
 
-_BY_TASK = {SetComplement.kind: set_complement_claims, MaxRetrieval.kind: max_retrieval_claims}
+_BY_TASK = {
+    SetComplement.kind: set_complement_claims,
+    MaxRetrieval.kind: max_retrieval_claims,
+    Dyck.kind: dyck_claims,
+    Tomita.kind: tomita_claims,
+}
 
 
 def claims(run: Run) -> list[Claim]:
-    """The claims that a run can speak to: none yet for formal languages."""
+    """The claims that a run can speak to: none for a language of the user's own."""
     test = _BY_TASK.get(task_of(run).kind)
     return test(run) if test else []

@@ -1,27 +1,29 @@
 """Claims and findings: a number, its interval, what is claimed of it, and the verdict.
 
 The unit is a model at its best checkpoint; one that diverged before any counts as the worst. "Best results" are the 10%
-quantile over models, never the extreme. Each claim is a list of findings, a number against a threshold with a 95%
-bootstrap interval over groups of draws; p-values are Holm-corrected within the claim. A claim holds if all its findings
-do, fails if one of them goes significantly the other way, and is undecided otherwise.
+quantile over models (90% where more is better), never the extreme. Each claim is a list of findings, a number against a
+threshold with a 95% bootstrap interval over groups of draws; p-values are Holm-corrected within the claim. A claim
+holds if all its findings do, fails if one of them goes significantly the other way, and is undecided otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.analysis.statistics import Interval, holm
+from resharpen.analysis.statistics import Interval, bootstrap_sum, holm
 from resharpen.engines.base import GROUP
 
 if TYPE_CHECKING:
     import polars as pl
 
 Floats = NDArray[np.float64]
+Cells = dict[tuple[Any, ...], list[Floats]]
+"""What a cell is, such as (setting, placement) -> the values of each group of draws."""
 Verdict = Literal["holds", "does not hold", "undecided at this scale", "not tested"]
 
 
@@ -77,18 +79,47 @@ def paired_only(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(each.over("setting", "draw") == each.over("setting"))
 
 
-def by_group(rows: pl.DataFrame, keys: Sequence[str], value: str, worst: float) -> dict[tuple[Any, ...], list[Floats]]:
+def by_group(rows: pl.DataFrame, keys: Sequence[str], value: str, worst: float) -> Cells:
     """keys -> the values of each group of draws, by draw, so that lists with the same draws pair up."""
     ordered = rows.with_columns(group=rows["draw"] // GROUP, value=rows[value].fill_null(worst)).sort("draw")
-    cells: dict[tuple[Any, ...], list[Floats]] = {}
+    cells: Cells = {}
     for (*key, _), part in ordered.group_by(*keys, "group", maintain_order=True):
         cells.setdefault(tuple(key), []).append(part["value"].to_numpy())
     return cells
 
 
+def differences(cells: Cells, a: str, b: str) -> dict[str, list[Floats]]:
+    """Placement a minus placement b, draw by draw, in every setting that has both; cells are (setting, placement)."""
+    return {
+        setting: [x - y for x, y in zip(cells[setting, a], cells[setting, b], strict=True)]
+        for setting, placement in sorted(cells)
+        if placement == a and (setting, b) in cells
+    }
+
+
+def compare(cells: Cells, pairs: Iterable[tuple[str, str]], what: str, says: Literal["<", ">"]) -> list[Finding]:
+    """For every pair of placements that can be compared: the paired median difference, the first minus the second.
+
+    With several settings it is the mean of their medians. Draw i is another draw in each of them, so there is nothing
+    to pair across settings, and all count alike however many draws each has.
+    """
+    findings = []
+    for a, b in pairs:
+        of_setting = differences(cells, a, b)
+        if of_setting:
+            terms = [(1 / len(of_setting), setting, values) for setting, values in of_setting.items()]
+            findings.append(Finding(f"{a} - {b}: {what}", bootstrap_sum(median, terms, 0.0), says, 0.0))
+    return findings
+
+
 def tenth(values: Floats) -> Floats:
     """The 10% quantile along the last axis."""
     return np.quantile(values, 0.1, axis=-1)
+
+
+def ninetieth(values: Floats) -> Floats:
+    """The 90% quantile along the last axis."""
+    return np.quantile(values, 0.9, axis=-1)
 
 
 def median(values: Floats) -> Floats:
