@@ -1,9 +1,11 @@
-// Causal attention of one head of one sequence, and its backward, a block of queries at a time.
+// Causal attention of one head of one sequence, and its backward, a block of sixteen queries at a time.
 //
-// Rows of q, k, v lie `stride` apart, a head's features padded to K columns. Attention weights are never kept: backward
-// computes them again from the largest logit and the inverse sum of each row.
+// A vector of logits or weights is one key for the queries of a block, so that softmax goes down the keys and nothing
+// crosses lanes. Blocks are counted from the end of the sequence: the one that is not full is the first, which has the
+// fewest keys. Its lanes that are no queries are computed, but not used.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "gemm.h"
@@ -11,109 +13,113 @@
 
 namespace resharpen {
 
-constexpr int kQueries = 24;  // a block: two tiles of twelve rows, four of six
-
-inline int round_up(int n, int to) { return (n + to - 1) / to * to; }
-
-template <int K>
+// A head's features are padded to K columns; rows of q, k, v are STRIDE apart, rows of outputs OUT.
+template <int K, int STRIDE, int OUT>
 class Attention {
   public:
     // `scale` multiplies the logits q . k.
-    Attention(int longest, float scale)
-        : scale(scale), padded(round_up(longest + kQueries, kLanes) + kLanes), k_t(vectors(K)), v_t(vectors(K)),
-          weights(vectors(kQueries)), d_weights(vectors(kQueries)) {}
+    Attention(int longest, float scale) : scale(scale), scratch(longest + 1) {}
 
-    // Outputs of the queries from .. length-1; `row` keeps (largest logit, inverse sum) of each, at row[2 * i].
-    void forward(int length, int from, const float* q, const float* k, const float* v, std::ptrdiff_t stride, float* out,
-                 std::ptrdiff_t out_stride, float* row) {
-        transpose(length, k, stride, data(k_t));
-        for (int begin = from; begin < length; begin += kQueries) {
-            const int n = length - begin < kQueries ? length - begin : kQueries, keys = begin + n;
-            logits(begin, n, q + begin * stride, stride);
-            for (int i = 0; i < n; i++) softmax_row(data(weights) + i * padded, begin + i + 1, keys, row + 2 * (begin + i));
-            gemm(n, keys, K / kLanes, {data(weights), padded, 1}, row_major(v, stride), out + begin * out_stride, out_stride);
-            for (int i = 0; i < n; i++) {
-                float* o = out + (begin + i) * out_stride;
-                const float inverse = row[2 * (begin + i) + 1];
-                for (int j = 0; j < K; j += kLanes) store(o + j, inverse * load(o + j));
-            }
-        }
+    // Vectors that `forward` keeps for `backward`: for each block a weight of every key, and the inverse sums.
+    static std::size_t kept(int length) {
+        std::size_t n = 0;
+        for (; length > 0; length -= kLanes) n += length + 1;
+        return n;
     }
 
-    // dq is written, dk and dv are added to; they have the same stride as q, k, v.
-    //     dA = dO V^T     dS = scale A (dA - sum_j A dA)     dQ = dS K     dK = dS^T Q     dV = A^T dO
-    void backward(int length, const float* q, const float* k, const float* v, std::ptrdiff_t stride, const float* d_out,
-                  std::ptrdiff_t out_stride, const float* row, float* dq, float* dk, float* dv) {
-        transpose(length, k, stride, data(k_t));
-        transpose(length, v, stride, data(v_t));
-        for (int begin = 0; begin < length; begin += kQueries) {
-            const int n = length - begin < kQueries ? length - begin : kQueries, keys = begin + n;
-            const float *d_o = d_out + begin * out_stride, *q_block = q + begin * stride;
-            logits(begin, n, q_block, stride);
-            gemm(n, K, round_up(keys, kLanes) / kLanes, {d_o, out_stride, 1}, row_major(data(v_t), padded),
-                 data(d_weights), padded);
-            for (int i = 0; i < n; i++) softmax_row_backward(i, begin + i + 1, keys, row + 2 * (begin + i));
-            const Left a{data(weights), padded, 1}, d_s{data(d_weights), padded, 1};
-            gemm(n, keys, K / kLanes, d_s, row_major(k, stride), dq + begin * stride, stride);
-            gemm(keys, n, K / kLanes, d_s.transposed(), row_major(q_block, stride), dk, stride, true);
-            gemm(keys, n, K / kLanes, a.transposed(), row_major(d_o, out_stride), dv, stride, true);
+    // Outputs of the queries from .. length-1. Returns where to keep the next head; nothing is kept if `keep` is null.
+    f16* forward(int length, int from, const float* q, const float* k, const float* v, float* out, f16* keep) {
+        for (int end = length; end > from; end -= kLanes) {
+            const int begin = std::max(from, end - kLanes), n = end - begin;
+            f16* e = keep ? keep : scratch.data();
+            times_transposed(end, k, q + begin * STRIDE, STRIDE, e);
+            e[end] = softmax(e, begin, end);
+            float *o = out + begin * OUT, *inverse = floats(e + end);
+            gemm(n, end, K / kLanes, weights(e).transposed(), row_major(v, STRIDE), o, OUT);
+            for (int i = 0; i < n; i++, o += OUT) multiply(inverse[i], o, o);
+            if (keep) keep += end + 1;
         }
+        return keep;
+    }
+
+    // dq, dk, dv are written, in rows like those of q, k, v; returns where the next head was kept. With weights e that are
+    // still to be divided by their sum, and dO divided by it in their place:
+    //     dE = dO V^T     dS = scale e (dE - inverse sum_j e dE)     dQ = dS K     dK = dS^T Q     dV = e^T dO
+    const f16* backward(int length, const float* q, const float* k, const float* v, const float* d_out, const f16* e,
+                        float* dq, float* dk, float* dv) {
+        f16* d = scratch.data();
+        for (int end = length; end > 0; e += end + 1, end -= kLanes) {
+            const int begin = std::max(0, end - kLanes), n = end - begin;
+            const float *q_block = q + begin * STRIDE, *inverse = floats(e + end);
+            for (int i = 0; i < n; i++) multiply(inverse[i], d_out + (begin + i) * OUT, d_o + i * K);
+            times_transposed(end, v, d_o, K, d);
+            softmax_backward(e, d, end);
+            gemm(n, end, K / kLanes, weights(d).transposed(), row_major(k, STRIDE), dq + begin * STRIDE, STRIDE);
+            const bool add = end < length;
+            if (n < kLanes) {
+                gemm(end, n, K / kLanes, weights(d), row_major(q_block, STRIDE), dk, STRIDE, add);
+                gemm(end, n, K / kLanes, weights(e), row_major(d_o, K), dv, STRIDE, add);
+                continue;
+            }
+            for (int j = 0; j < K; j += kLanes) {
+                thin_gemm<kLanes, STRIDE, STRIDE>(end, floats(d), q_block + j, dk + j, add);
+                thin_gemm<kLanes, K, STRIDE>(end, floats(e), d_o + j, dv + j, add);
+            }
+        }
+        return e;
     }
 
   private:
     float scale;
-    int padded;  // columns of a row of weights: the longest sequence and what a block of vectors may touch beyond
-    std::vector<f16> k_t, v_t, weights, d_weights;
+    std::vector<f16> scratch;
+    alignas(64) float block_t[K * kLanes], d_o[kLanes * K];
 
-    std::vector<f16> vectors(int rows) const { return std::vector<f16>(std::size_t(rows) * padded / kLanes); }
-    static float* data(std::vector<f16>& x) { return reinterpret_cast<float*>(x.data()); }
+    static float* floats(f16* x) { return reinterpret_cast<float*>(x); }
+    static const float* floats(const f16* x) { return reinterpret_cast<const float*>(x); }
+    static Left weights(const f16* e) { return {floats(e), kLanes, 1}; }
 
-    // Rows beyond the sequence belong to others, or to nobody: what they give is masked. There are always fifteen.
-    void transpose(int length, const float* x, std::ptrdiff_t stride, float* y) {
-        for (int i = 0; i < length; i += kLanes)
-            for (int j = 0; j < K; j += kLanes) transpose_block(x + i * stride + j, stride, y + j * padded + i, padded);
+    // y = x block^T: of `keys` rows, with the rows of a block of queries. Where it is not full, what comes after it belongs
+    // to other sequences, or to nobody; there are always fifteen rows.
+    void times_transposed(int keys, const float* x, const float* block, std::ptrdiff_t stride, f16* y) {
+        for (int j = 0; j < K; j += kLanes) {
+            transpose_block(block + j, stride, block_t, kLanes);
+            thin_gemm<STRIDE, kLanes, kLanes>(keys, x + j, block_t, floats(y), j > 0);
+        }
     }
 
-    void logits(int begin, int n, const float* q, std::ptrdiff_t stride) {
-        gemm(n, K, round_up(begin + n, kLanes) / kLanes, {q, stride, 1}, row_major(data(k_t), padded), data(weights),
-             padded);
+    static RESHARPEN_INLINE void multiply(float a, const float* x, float* y) {
+        for (int j = 0; j < K; j += kLanes) store(y + j, a * load(x + j));
     }
 
-    // exp(scale (s - max)) of the first `seen` logits, and zeros up to the end of the block's keys.
-    void softmax_row(float* s, int seen, int keys, float* row) {
-        const int whole = seen / kLanes * kLanes, end = round_up(keys, kLanes);
-        f16 highest = broadcast(-INFINITY);
-        for (int j = 0; j < whole; j += kLanes) highest = max(highest, load(s + j));
-        if (whole < seen) highest = max(highest, first_lanes(seen - whole, load(s + whole), -INFINITY));
-        const float top = horizontal_max(highest);
-        f16 sum = broadcast(0);
-        exponentials(s, top, seen, whole, end, [&](int j, f16 e) { sum += e, store(s + j, e); });
-        row[0] = top, row[1] = 1.0f / horizontal_sum(sum);
+    // Logits s become exp(scale (s - max)), and 0 for the keys after a query; returns the inverse sums.
+    f16 softmax(f16* s, int begin, int end) {
+        f16 top = fold(begin + 1, broadcast(-INFINITY), max, [&](int key) { return s[key]; });
+        for (int key = begin + 1; key < end; key++) top = max(top, lanes_from(key - begin, s[key], -INFINITY));
+        auto e = [&](int key) { return exp2_below((scale * kLog2E) * (s[key] - top)); };
+        f16 sum = fold(begin + 1, broadcast(0), plus, [&](int key) { return s[key] = e(key); });
+        for (int key = begin + 1; key < end; key++) sum += s[key] = lanes_from(key - begin, e(key), 0);
+        return broadcast(1) / sum;
     }
 
-    // The mean of dA under A is taken of these very numbers, and not as dO . O: what is left sums to zero, and is zero
-    // where there is one key.
-    void softmax_row_backward(int i, int seen, int keys, const float* row) {
-        float *s = data(weights) + i * padded, *d = data(d_weights) + i * padded;
-        const int whole = seen / kLanes * kLanes, end = round_up(keys, kLanes);
-        if (whole < seen) store(d + whole, first_lanes(seen - whole, load(d + whole), 0));
-        f16 mean = broadcast(0);
-        exponentials(s, row[0], seen, whole, end, [&](int j, f16 e) {
-            const f16 a = row[1] * e;
-            store(s + j, a);
-            if (j < seen) mean += a * load(d + j);
-        });
-        const f16 along = broadcast(horizontal_sum(mean));
-        for (int j = 0; j < end; j += kLanes) store(d + j, scale * load(s + j) * (load(d + j) - along));
+    // The mean of dE is taken of these very numbers, and not as dO . O: what is left sums to zero, and is zero where there
+    // is one key.
+    void softmax_backward(const f16* e, f16* d, int end) {
+        const f16 mean = e[end] * fold(end, broadcast(0), plus, [&](int key) { return e[key] * d[key]; });
+        for (int key = 0; key < end; key++) d[key] = scale * e[key] * (d[key] - mean);
     }
 
-    template <class Visit>
-    RESHARPEN_INLINE void exponentials(const float* s, float top, int seen, int whole, int end, Visit visit) {
-        const float log2_scale = scale * kLog2E;
-        auto e = [&](int j) { return exp2_below(log2_scale * (load(s + j) - broadcast(top))); };
-        for (int j = 0; j < whole; j += kLanes) visit(j, e(j));
-        if (whole < seen) visit(whole, first_lanes(seen - whole, e(whole), 0)), whole += kLanes;
-        for (int j = whole; j < end; j += kLanes) visit(j, broadcast(0));
+    static RESHARPEN_INLINE f16 plus(f16 a, f16 b) { return a + b; }
+
+    // f(0), .., f(n-1) put together in four strands, none of which waits for the others.
+    template <class Op, class F>
+    static RESHARPEN_INLINE f16 fold(int n, f16 start, Op op, F f) {
+        f16 x[4] = {start, start, start, start};
+        int i = 0;
+        for (; i + 4 <= n; i += 4)
+            RESHARPEN_UNROLL
+            for (int j = 0; j < 4; j++) x[j] = op(x[j], f(i + j));
+        for (; i < n; i++) x[0] = op(x[0], f(i));
+        return op(op(x[0], x[1]), op(x[2], x[3]));
     }
 };
 

@@ -18,8 +18,8 @@ struct Left {
 };
 
 // Columns of C that are in registers at once, in vectors, and rows: 24 sums, 4 vectors of B and one of A in the 32
-// registers of AVX-512; 12 and 2 and 1 in the 16 of AVX.
-constexpr int kPanel = kParts == 1 ? 4 : 1, kTall = kParts == 4 ? 3 : 6, kTaller = kParts == 1 ? 12 : kTall;
+// registers of AVX-512; 12 and 2 and 1 in the 16 of AVX. A narrow C has more rows, as far as A's addresses fit too.
+constexpr int kPanel = kParts == 1 ? 4 : 1, kTall = kParts == 4 ? 3 : 6;
 constexpr int kPanelColumns = kPanel * kLanes;
 
 // B(k, j) = data[j / kPanelColumns * panel + k * row + j % kPanelColumns]: row-major where panel = kPanelColumns, or
@@ -64,10 +64,10 @@ RESHARPEN_INLINE void gemm_tile(int inner, Left a, const float* b, std::ptrdiff_
 template <int C, bool kUnitRow>
 __attribute__((noinline)) void gemm_panel(int rows, int inner, Left a, const float* b, std::ptrdiff_t b_row, float* c,
                                           std::ptrdiff_t c_row, bool add) {
-    constexpr int kRows = C == kPanel && C > 1 ? kTall : kTaller;
+    constexpr int kRows = kParts > 1 || C == kPanel ? kTall : C == 1 && kUnitRow ? 16 : 12;
     auto next = [&](int n) { rows -= n, a.data += n * (kUnitRow ? 1 : a.row), c += n * c_row; };
     for (; rows >= kRows; next(kRows)) gemm_tile<kRows, C, kUnitRow>(inner, a, b, b_row, c, c_row, add);
-    if (kRows > 6 && rows >= 6) gemm_tile<6, C, kUnitRow>(inner, a, b, b_row, c, c_row, add), next(6);
+    if (kRows > 8 && rows >= 8) gemm_tile<8, C, kUnitRow>(inner, a, b, b_row, c, c_row, add), next(8);
     if (rows >= 4) gemm_tile<4, C, kUnitRow>(inner, a, b, b_row, c, c_row, add), next(4);
     if (rows >= 2) gemm_tile<2, C, kUnitRow>(inner, a, b, b_row, c, c_row, add), next(2);
     if (rows >= 1) gemm_tile<1, C, kUnitRow>(inner, a, b, b_row, c, c_row, add), next(1);
@@ -97,6 +97,31 @@ inline void gemm_strided(int rows, int inner, int vectors, Left a, Right b, floa
 inline void gemm(int rows, int inner, int vectors, Left a, Right b, float* c, std::ptrdiff_t c_row, bool add = false) {
     a.column == 1 ? gemm_strided<false>(rows, inner, vectors, a, b, c, c_row, add)
                   : gemm_strided<true>(rows, inner, vectors, a, b, c, c_row, add);
+}
+
+// The same where A is [rows, 16] and C one vector wide, with strides that the compiler knows: B stays in registers, and a
+// multiplication has one operand to load.
+template <int R, int A_ROW, int C_ROW>
+RESHARPEN_INLINE void thin_tile(const float* a, const f16* b, float* c, bool add) {
+    f16 sum[R];
+    RESHARPEN_UNROLL
+    for (int i = 0; i < R; i++) sum[i] = broadcast(0);
+    RESHARPEN_UNROLL
+    for (int k = 0; k < kLanes; k++)
+        RESHARPEN_UNROLL
+        for (int i = 0; i < R; i++) sum[i] += broadcast(a[i * A_ROW + k]) * b[k];
+    RESHARPEN_UNROLL
+    for (int i = 0; i < R; i++) store(c + i * C_ROW, add ? load(c + i * C_ROW) + sum[i] : sum[i]);
+}
+
+template <int A_ROW, int B_ROW, int C_ROW>
+__attribute__((noinline)) void thin_gemm(int rows, const float* a, const float* b, float* c, bool add) {
+    if (kParts > 1) return gemm(rows, kLanes, 1, {a, A_ROW, 1}, row_major(b, B_ROW), c, C_ROW, add);  // too few registers
+    f16 b_k[kLanes];
+    RESHARPEN_UNROLL
+    for (int k = 0; k < kLanes; k++) b_k[k] = load(b + k * B_ROW);
+    for (; rows >= 8; rows -= 8, a += 8 * A_ROW, c += 8 * C_ROW) thin_tile<8, A_ROW, C_ROW>(a, b_k, c, add);
+    for (; rows > 0; rows--, a += A_ROW, c += C_ROW) thin_tile<1, A_ROW, C_ROW>(a, b_k, c, add);
 }
 
 // The transpose of sixteen vectors, row after row.

@@ -41,6 +41,17 @@ RESHARPEN_INLINE f16 first_lanes(int n, f16 x, float other) {
 #endif
 }
 
+// The lanes of x from n on, and `other` in those before.
+RESHARPEN_INLINE f16 lanes_from(int n, f16 x, float other) {
+#if defined(__AVX512F__)
+    f16 y;
+    y.part[0] = (FloatPart)_mm512_mask_mov_ps((__m512)x.part[0], __mmask16((1u << n) - 1), _mm512_set1_ps(other));
+    return y;
+#else
+    return select(mask_of((1u << n) - 1), broadcast(other), x);
+#endif
+}
+
 // exp2 of what should be at most 0; an infinity below becomes 2^-126 and not NaN.
 RESHARPEN_INLINE f16 exp2_below(f16 x) { return exp2_nonpositive(max(broadcast(-126), x)); }
 

@@ -66,7 +66,7 @@ struct Training {
 // Advance an ensemble by n_steps, model after model: a model's weights and moments stay in the cache over the steps.
 void train(const Training* a) {
     const FlushSubnormals flush;
-    const auto model = std::make_unique<Model>(placement_of(a->placement), Rotation{a->cosine, a->sine}, a->longest);
+    const auto model = std::make_unique<Model>(placement_of(a->placement), Rotation{a->cosine, a->sine}, a->longest, true);
     std::vector<f16> gradient(model->size / kLanes);
     for (int m = 0; m < a->n_models; m++) {
         float* state = a->state + std::size_t(m) * 4 * model->size;
@@ -87,7 +87,7 @@ void evaluate(const float* theta, float epsilon, const uint8_t* placement, const
               const int32_t* inputs, const int32_t* lengths, const uint8_t* scored, int32_t n, int32_t longest,
               const float* p_star, int32_t marked, float* out) {
     const FlushSubnormals flush;
-    const auto model = std::make_unique<Model>(placement_of(placement), Rotation{cosine, sine}, longest);
+    const auto model = std::make_unique<Model>(placement_of(placement), Rotation{cosine, sine}, longest, false);
     model->prepare(theta, epsilon, false);
     for (int i = 0; i < n; i++) {
         out = model->evaluate(inputs, lengths[i], scored, p_star, marked, out);
@@ -113,6 +113,6 @@ int64_t sample(const Automaton* automaton, const uint32_t* key, uint32_t group, 
 // The number of weights of a model, padding included.
 int32_t weights(const uint8_t* placement) {
     static_assert(Model::kQKV % kLanes == 0);
-    return Model(placement_of(placement), Rotation{}, 1).size;
+    return Model(placement_of(placement), Rotation{}, 1, false).size;
 }
 }

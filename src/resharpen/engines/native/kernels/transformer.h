@@ -7,6 +7,7 @@
 // a row depends on its token alone: that is computed once a token, and so is its backward, on sums by token.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "adamw.h"
@@ -47,7 +48,7 @@ class Transformer {
     static constexpr int kQKV = V * DP, kWO = kQKV + DP * QP, kW1 = kWO + AP * DP, kW2 = kW1 + DP * FP;
     static constexpr int kLayer = kW2 + FP * DP - kQKV, kU = kQKV + LAYERS * kLayer, kGains = kU + DP * VP;
 
-    Transformer(Placement placement, Rotation rotation, int longest)
+    Transformer(Placement placement, Rotation rotation, int longest, bool for_training)
         : placement(placement), rotation(rotation), rows(longest + kTogether + kLanes),
           attention(longest, 1.0f / std::sqrt(float(kHead))) {
         int next = kGains;
@@ -55,7 +56,7 @@ class Transformer {
         gain_embedding = place(placement.embedding_out), gain_unembedding = place(placement.unembedding_in);
         for (Block& b : blocks) {
             b.g_in = place(placement.block_in), b.g_out = place(placement.block_out), b.g_residual = place(placement.residual);
-            allocate(b);
+            allocate(b, for_training ? HEADS * attention.kept(std::max(longest, kTogether)) : 0);
         }
         size = next;
         for (auto* x : {&last, &final, &d_x, &d_y, &d_h, &d_o}) x->resize(rows * (DP > AP ? DP : AP) / kLanes);
@@ -150,14 +151,15 @@ class Transformer {
     // An attention or MLP block: x -> h = N_in(x) -> y = f(h) -> s = x + N_out(y) -> N_residual(s), the next block's x.
     struct Block {
         std::vector<f16> x, h, y, s, wide, slope, o;  // wide: q, k, v of attention, the hidden layer of an MLP
-        std::vector<float> r_in, r_out, r_residual, softmax;
+        std::vector<float> r_in, r_out, r_residual;
+        std::unique_ptr<f16[]> kept;  // of attention, for training: not zeroed, few sequences are of the greatest length
         int g_in, g_out, g_residual;
     };
 
     Placement placement;
     Rotation rotation;
     std::size_t rows;
-    Attention<HP> attention;
+    Attention<HP, QS, AP> attention;
     Block blocks[BLOCKS];
     Packed qkv[LAYERS], w_o[LAYERS], w_1[LAYERS], w_2[LAYERS], u;
     int gain_embedding, gain_unembedding;
@@ -179,14 +181,14 @@ class Transformer {
 
     static float* at(std::vector<f16>& x, std::size_t row, int width) { return reinterpret_cast<float*>(x.data()) + row * width; }
 
-    void allocate(Block& b) {
+    void allocate(Block& b, std::size_t kept) {
         const bool is_mlp = (&b - blocks) % 2;
         for (auto* x : {&b.x, &b.h, &b.y, &b.s}) x->resize(rows * DN);
         b.wide.resize(rows * (is_mlp ? FS : QS) / kLanes);
         if (is_mlp)
             b.slope.resize(rows * FS / kLanes);
         else
-            b.o.resize(rows * AP / kLanes), b.softmax.resize(2 * HEADS * rows);
+            b.o.resize(rows * AP / kLanes), b.kept.reset(kept ? new f16[kept] : nullptr);
         for (auto* r : {&b.r_in, &b.r_out, &b.r_residual}) r->resize(rows);
     }
 
@@ -294,15 +296,20 @@ class Transformer {
 
     // The pair (x_i, x_{i + half}) of every head of q and k turned by its position, forwards or (sign = -1) back.
     void rotate(std::vector<f16>& wide, int begin, int n, float sign) {
+        constexpr int kSome = std::min(kHalf & -kHalf, kLanes);  // half a head is a whole number of these vectors
+        typedef float Some __attribute__((vector_size(4 * kSome), aligned(4), may_alias));
+        auto some = [](const float* x) -> Some& { return *reinterpret_cast<Some*>(const_cast<float*>(x)); };
         for (int i = begin; i < begin + n; i++) {
             const float *cosine = rotation.cosine + position[i] * kHalf, *sine = rotation.sine + position[i] * kHalf;
-            float* row = at(wide, i, QS);
-            for (int head = 0; head < 2 * HEADS; head++, row += HP)
-                for (int j = 0; j < kHalf; j++) {
-                    const float a = row[j], b = row[j + kHalf], c = cosine[j], s = sign * sine[j];
-                    row[j] = a * c - b * s;
-                    row[j + kHalf] = b * c + a * s;
+            for (int j = 0; j < kHalf; j += kSome) {
+                const Some c = some(cosine + j), s = sign * some(sine + j);
+                float* x = at(wide, i, QS) + j;
+                for (int head = 0; head < 2 * HEADS; head++, x += HP) {
+                    const Some a = some(x), b = some(x + kHalf);
+                    some(x) = a * c - b * s;
+                    some(x + kHalf) = b * c + a * s;
                 }
+            }
         }
     }
 
@@ -314,10 +321,10 @@ class Transformer {
     }
 
     void attend(Block& b, int from) {
+        f16* keep = b.kept.get();
         each_head([&](int head, int row, int length) {
             const float* q = at(b.wide, row, QS) + head * HP;
-            attention.forward(length, from, q, q + AP, q + 2 * AP, QS, at(b.o, row, AP) + head * HP, AP,
-                              &b.softmax[2 * (head * rows + row)]);
+            keep = attention.forward(length, from, q, q + AP, q + 2 * AP, at(b.o, row, AP) + head * HP, keep);
         });
     }
 
@@ -460,12 +467,12 @@ class Transformer {
     }
 
     void attend_backward(Block& b) {
-        std::memset(at(d_wide, 0, QS), 0, sizeof(float) * n_tokens * QS);
+        const f16* kept = b.kept.get();
         each_head([&](int head, int row, int length) {
             const float* q = at(b.wide, row, QS) + head * HP;
             float* dq = at(d_wide, row, QS) + head * HP;
-            attention.backward(length, q, q + AP, q + 2 * AP, QS, at(d_o, row, AP) + head * HP, AP,
-                               &b.softmax[2 * (head * rows + row)], dq, dq + AP, dq + 2 * AP);
+            kept = attention.backward(length, q, q + AP, q + 2 * AP, at(d_o, row, AP) + head * HP, kept, dq, dq + AP,
+                                      dq + 2 * AP);
         });
     }
 
