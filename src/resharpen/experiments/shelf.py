@@ -60,7 +60,7 @@ def max_retrieval(scale: str) -> tuple[Setting, ...]:
     return (Setting(task, 16, Retriever()),)
 
 
-VALIDATION = {"smoke": (8, 4), "laptop": (32, 8), "paper": (1_024, 64)}
+VALIDATION = {"smoke": (8, 4), "laptop": (16, 8), "paper": (1_024, 64)}
 """Scale -> sequences a bin or length in the report and in the selection set, so that validation stays under a fifth."""
 
 
@@ -97,13 +97,13 @@ SHELF = {
         "Dyck(8, 10): TVD by input length and placement",
         languages(Dyck(8, 10)),
         PAPER_PLACEMENTS,
-        {"smoke": Size(2, 20, 2), "laptop": Size(80, 2_500, 10, batch=16), "paper": Size(100, 100_000)},
+        {"smoke": Size(2, 20, 2), "laptop": Size(32, 5_000, 10, batch=16), "paper": Size(100, 100_000)},
     ),
     "fig4": Entry(
         "Tomita 3 and 7: ROC AUC by input length and placement",
         languages(Tomita(3), Tomita(7)),
         PAPER_PLACEMENTS,
-        {"smoke": Size(2, 20, 2), "laptop": Size(80, 1_600, 10, batch=8), "paper": Size(100, 100_000)},
+        {"smoke": Size(2, 20, 2), "laptop": Size(32, 2_000, 10, batch=16), "paper": Size(100, 100_000)},
     ),
     "fig5": Entry(
         "Set Complement, v = 16 and 25, as figure 1",
