@@ -103,7 +103,7 @@ SHELF = {
         "Tomita 3 and 7: ROC AUC by input length and placement",
         languages(Tomita(3), Tomita(7)),
         PAPER_PLACEMENTS,
-        {"smoke": Size(2, 20, 2), "laptop": Size(32, 2_000, 10, batch=16), "paper": Size(100, 100_000)},
+        {"smoke": Size(2, 20, 2), "laptop": Size(24, 2_000, 10, batch=16), "paper": Size(100, 100_000)},
     ),
     "fig5": Entry(
         "Set Complement, v = 16 and 25, as figure 1",

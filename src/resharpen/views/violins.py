@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 COLOURS = {"train": "#0072B2", "bema": "#E69F00"}
 DARK = {"train": "#00395B", "bema": "#7A5000"}
 LABELS = {"train": "training weights (left)", "bema": "BEMA (right)"}
+ENTRY_INCHES = 2.5
+"""Room that an entry of the legend takes."""
 _WIDTH = 0.86
 
 
@@ -56,4 +58,5 @@ def legend(figure: Figure, best: float = 0.1, further: Sequence[Line2D] = ()) ->
     halves = [Patch(facecolor=COLOURS[w], alpha=0.6, label=LABELS[w]) for w in COLOURS]
     ticks = Line2D([], [], color="black", linewidth=0.9, label=f"long tick: median, short tick: {best:.0%} quantile")
     handles = [*halves, ticks, *further]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8)
+    columns = max(1, min(len(handles), int(figure.get_figwidth() / ENTRY_INCHES)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
