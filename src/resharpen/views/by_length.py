@@ -72,7 +72,8 @@ def draw_by_length(
                 axes.set_ylabel(_metric_name(setting.task, metric), fontsize=8.5)
     languages = any(isinstance(setting.task, Language) for setting in settings)
     legend(figure, best, _mark_handles() if languages else ())
-    figure.suptitle(f"{title} (grey: trained lengths; {run.experiment.steps:,} steps)", fontsize=9.5)
+    training = f"{run.experiment.steps:,} steps of {run.experiment.batch} sequences"
+    figure.suptitle(f"{title} (grey: trained lengths; {training})", fontsize=9.5)
     return figure
 
 
