@@ -25,6 +25,8 @@ NAMES = {
 HIGHER_IS_BETTER = ("accuracy", "largest_weight", "auc")
 MANY_LENGTHS = 12
 """With more than so many, panels are wide and stand one above the other."""
+WIDE = 9.0
+"""Inches from which the title has room in one line."""
 MARKS = {
     "99th percentile of training lengths": {"color": "#CC79A7", "linewidth": 2.4, "linestyle": "-"},
     "training cap": {"color": "black", "linewidth": 0.9, "linestyle": "--"},
@@ -73,7 +75,8 @@ def draw_by_length(
     languages = any(isinstance(setting.task, Language) for setting in settings)
     legend(figure, best, _mark_handles() if languages else ())
     training = f"{run.experiment.steps:,} steps of {run.experiment.batch} sequences"
-    figure.suptitle(f"{title} (grey: trained lengths; {training})", fontsize=9.5)
+    between = " " if figure.get_figwidth() > WIDE else "\n"
+    figure.suptitle(f"{title}{between}(grey: trained lengths; {training})", fontsize=9.5)
     return figure
 
 
