@@ -23,6 +23,8 @@ lint: .venv/installed-dev
 
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/set_complement.py
+	$(BIN)/python benchmarks/max_retrieval.py
+	$(BIN)/python benchmarks/languages.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
