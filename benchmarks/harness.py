@@ -26,7 +26,7 @@ from resharpen.experiments.machine import cores, provenance
 
 NATIVE = "resharpen-native"
 CORES = cores()
-ROUNDS, LEAST_ROUNDS = 5, 3
+ROUNDS, LEAST_ROUNDS = 4, 3
 TOLERANCE = 1e-5
 NOTES = f"""
 How it is measured. Every system runs in processes of its own and uses all cores the better way: one single-threaded
@@ -344,12 +344,12 @@ def main(benchmark: Benchmark) -> None:
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--cases", nargs="+", choices=benchmark.cases, metavar="CASE", help=", ".join(benchmark.cases))
     parser.add_argument("--systems", nargs="+", choices=systems, metavar="SYSTEM", help=", ".join(systems))
-    parser.add_argument("--seconds", type=float, help="of timing, for each system and case (10; 4 with --quick)")
+    parser.add_argument("--seconds", type=float, help="of timing, for each system and case (8; 4 with --quick)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, after every case")
     asked = parser.parse_args()
     cases = asked.cases or ([benchmark.quick] if asked.quick else benchmark.cases)
     names = asked.systems or [name for name, system in systems.items() if system.quick or not asked.quick]
-    seconds = asked.seconds or (4 if asked.quick else 10)
+    seconds = asked.seconds or (4 if asked.quick else 8)
     rows, settled = [machine_row()], {}
     peak, versions = rows[0]["value"], rows[0]["versions"]
     print(f"{rows[0]['cpu']}, {CORES} cores, peak {peak / 1e9:,.0f} GFLOP/s; git {rows[0]['git']}")
