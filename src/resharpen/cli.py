@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-    from resharpen.experiments.spec import Experiment, Setting
-    from resharpen.experiments.store import Run
+    from resharpen.experiments.keeping.store import Run
+    from resharpen.experiments.specs.spec import Experiment
 
 # Without these the help would show "{None}|INT" and "(default: None)".
 Number = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
@@ -31,14 +31,13 @@ RunDirectory = Annotated[Positional[Path], arg(metavar="RUN", help_behavior_hint
 Scale = Annotated[
     Literal["smoke", "laptop", "paper"] | None, arg(metavar="{smoke,laptop,paper}", help_behavior_hint="")
 ]
-ReadingName = Annotated[
-    Literal["softmax", "log-n", "adaptive-temperature"] | None,
-    arg(metavar="{softmax,log-n,adaptive-temperature}", help_behavior_hint=""),
-]
-AttentionName = Annotated[Literal["softmax", "log-n"] | None, arg(metavar="{softmax,log-n}", help_behavior_hint="")]
+Name = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
 EngineName = Annotated[
     Literal["auto", "torch", "native"] | None, arg(metavar="{auto,torch,native}", help_behavior_hint="")
 ]
+
+
+DeviceName = Annotated[Literal["cpu", "cuda", "mps"] | None, arg(metavar="{cpu,cuda,mps}", help_behavior_hint="")]
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,8 @@ class RunFigure:
 
     For example:
         resharpen run fig1 --scale smoke
-        resharpen run fig1 --models 192 --norms pre,peri --out runs/more
+        resharpen run fig1 --models 192 --variants pre,peri,pre+log-n --out runs/more
+        resharpen run fig1 --variants pre,pre+examples/ssmax.py:ssmax --out runs/mine
         resharpen run examples/my_norm.toml
         resharpen run runs/fig1-laptop          (continues)
     """
@@ -72,26 +72,29 @@ class RunFigure:
     out: Directory = None
     """The run directory. Default: runs/NAME."""
     models: Number = None
-    """Models per setting and placement. More than before extends a run."""
+    """Models per setting and variant. More than before extends a run."""
     steps: Number = None
     """Training steps of each model."""
-    norms: Text = None
-    """Placements, separated by commas."""
+    variants: Text = None
+    """What to compare: sums of parts, or of your own as FILE.py:NAME, separated by commas."""
     seed: Number = None
     """Seed of all random streams."""
     workers: Number = None
     """Processes. Default: one a core."""
-    attention: AttentionName = None
-    """An attention remedy to train with: log-n scales attention logits by the logarithm of the input length."""
     engine: EngineName = None
-    """auto takes native where it can run."""
+    """auto takes native for every variant that it can run."""
+    device: DeviceName = None
+    """Where the torch engine computes. Default: cpu."""
+    trust_code: bool = False
+    """Execute code from the run directory where the file that it was copied from is gone or has changed."""
     dry_run: bool = False
     """Say what would be done, how long it would take and how much disk it needs; train nothing."""
 
     def __call__(self, console: Console) -> None:
-        from resharpen.experiments.estimate import describe
-        from resharpen.experiments.launchers import WorkerDied
-        from resharpen.experiments.runner import run, with_engine
+        from resharpen.analysis.claims import has_claims
+        from resharpen.experiments.running.estimate import describe
+        from resharpen.experiments.running.launchers import WorkerDied
+        from resharpen.experiments.running.runner import run, with_engine
 
         experiment, out = self._experiment()
         if self.workers is not None and self.workers < 1:
@@ -101,7 +104,9 @@ class RunFigure:
             return
         try:
             with _progress(console) as progress, _stop_on_signal() as stop:
-                store = run(experiment, out, self.workers, progress.plan, progress.update, stop.is_set)
+                store = run(
+                    experiment, out, self.workers, progress.plan, progress.update, stop.is_set, self.trust_code
+                )
         except WorkerDied as error:
             print(f"resharpen: {error}; what is done is kept. Continue with: resharpen run {out}", file=sys.stderr)
             sys.exit(1)
@@ -109,22 +114,23 @@ class RunFigure:
             console.print(f"Stopped; nothing is lost. Continue with: {store.command}", soft_wrap=True)
             sys.exit(130)
         _save_figures(store, out, console)
-        console.print(f"Next: resharpen claims {out}, resharpen results {out}", soft_wrap=True)
+        claims = f"resharpen claims {out}, " if has_claims(store) else ""
+        console.print(f"Next: {claims}resharpen results {out}", soft_wrap=True)
 
     def _experiment(self) -> tuple[Experiment, Path]:
-        from resharpen.experiments.runner import load
-        from resharpen.experiments.shelf import take
-        from resharpen.experiments.toml import read_toml
+        from resharpen.experiments.running.runner import load
+        from resharpen.experiments.specs.shelf import take
+        from resharpen.experiments.specs.toml import read_toml
 
         path = Path(self.target)
         if path.suffix == ".toml" or path.is_dir():
             if self.scale is not None:
                 raise UserError("--scale goes with a figure's name, not with a file or a run")
-            experiment = load(path).experiment if path.is_dir() else read_toml(path)
+            experiment = load(path, self.trust_code).experiment if path.is_dir() else read_toml(path)
         else:
             experiment = take(self.target, self.scale or "laptop")
-        norms = None if self.norms is None else [name.strip() for name in self.norms.split(",")]
-        changed = experiment.with_changes(self.models, self.steps, self.seed, norms, self.engine, self.attention)
+        variants = None if self.variants is None else [name.strip() for name in self.variants.split(",")]
+        changed = experiment.with_changes(self.models, self.steps, self.seed, variants, self.engine, self.device)
         return changed, self.out or (path if path.is_dir() else Path("runs") / experiment.name)
 
 
@@ -137,11 +143,13 @@ class Status:
 
     run: RunDirectory
     """The run directory."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
 
     def __call__(self, console: Console) -> None:
         from resharpen.views.tables import print_status
 
-        print_status(_load(self.run), console)
+        print_status(_load(self.run, self.trust_code), console)
 
 
 @dataclass(frozen=True)
@@ -156,15 +164,17 @@ class DrawFigure:
 
     run: RunDirectory
     """The run directory."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
     selection: Literal["best", "best-trained", "last"] = "best"
     """Which checkpoint: the best over all lengths, the best judged on trained lengths only, the last."""
-    attention: ReadingName = None
-    """Read the kept models with this attention remedy, without training again."""
+    attention: Name = None
+    """Read the kept models with this attention, without training again: adaptive-temperature, log-n, FILE.py:NAME."""
     out: Directory = None
     """Where the pictures go. Default: the run directory."""
 
     def __call__(self, console: Console) -> None:
-        _save_figures(_load(self.run), self.out or self.run, console, self.selection, self.attention)
+        _save_figures(_load(self.run, self.trust_code), self.out or self.run, console, self.selection, self.attention)
 
 
 @dataclass(frozen=True)
@@ -179,6 +189,8 @@ class Results:
 
     run: RunDirectory
     """The run directory."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
     csv: bool = False
     """Write CSV to standard output."""
     parquet: File = None
@@ -188,7 +200,7 @@ class Results:
         from resharpen.analysis.scores import scores, task_of, tidy_results
         from resharpen.views.tables import print_scores
 
-        run = _load(self.run)
+        run = _load(self.run, self.trust_code)
         if self.parquet is not None:
             try:
                 tidy_results(run).write_parquet(self.parquet)
@@ -210,12 +222,14 @@ class Claims:
 
     run: RunDirectory
     """The run directory."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
 
     def __call__(self, console: Console) -> None:
         from resharpen.analysis.claims import claims
         from resharpen.views.tables import print_claims
 
-        found = claims(_load(self.run))
+        found = claims(_load(self.run, self.trust_code))
         if not found:
             raise UserError(f"{self.run}: there are no claims to test on this kind of task yet")
         print_claims(found, console)
@@ -234,8 +248,10 @@ class Inspect:
 
     run: RunDirectory
     """The run directory."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
     model: str = "best"
-    """A model's id, SETTING/PLACEMENT/DRAW, or the best of the run. Its setting is the one that is compared."""
+    """A model's id, SETTING/VARIANT/DRAW, or the best of the run. Its setting is the one that is compared."""
     weights: Literal["train", "bema"] = "train"
     """Training weights or BEMA, at the best checkpoint."""
     prefix: Text = None
@@ -244,40 +260,11 @@ class Inspect:
     """Where the pictures go. Default: the run directory."""
 
     def __call__(self, console: Console) -> None:
-        from resharpen.analysis.inspection import choose_model
-        from resharpen.models import Transformer
+        from resharpen.views.inspection import draw_inspection
 
-        run = _load(self.run)
-        model, setting = choose_model(run, self.model, self.weights)
-        draw = self._attention if isinstance(setting.model, Transformer) or self.prefix else self._circuits
-        for name, picture in draw(run, model, setting, console).items():
+        pictures = draw_inspection(_load(self.run, self.trust_code), self.model, self.weights, self.prefix, console)
+        for name, picture in pictures.items():
             _save(picture, self.out or self.run, name, console)
-
-    def _attention(self, run: Run, model: str, setting: Setting, console: Console) -> dict[str, Figure]:
-        from resharpen.analysis.attention import attention_of, read_prefix
-        from resharpen.experiments.stored import load_model
-        from resharpen.views.attention import draw_attention
-
-        tokens = read_prefix(setting, self.prefix)
-        weights = attention_of(load_model(run, model, self.weights), tokens)
-        names = [setting.task.automaton.tokens[token] for token in tokens]  # pyright: ignore[reportAttributeAccessIssue]
-        return {"attention": draw_attention(weights, names, f"{model} ({self.weights})")}
-
-    def _circuits(self, run: Run, model: str, setting: Setting, console: Console) -> dict[str, Figure]:
-        from resharpen.analysis.inspection import inspect
-        from resharpen.views import circuits
-        from resharpen.views.tables import print_inspection
-
-        inspection = inspect(run, setting, self.weights)
-        table, row = inspection.find(model)
-        decay = {name: rows["weight_decay"].to_numpy() for name, rows in inspection.models.items()}
-        compared = {name: inspection.tables[name] for name in ("pre", "peri", "out") if name in inspection.tables}
-        print_inspection(inspection, console)
-        return {
-            "inspect-model": circuits.draw_model(table, row, f"{model} ({self.weights})"),
-            "inspect-run": circuits.draw_run(inspection.tables, decay),
-            "dispersion": circuits.draw_cure(compared or inspection.tables, setting.train_length),
-        }
 
 
 @dataclass(frozen=True)
@@ -346,16 +333,18 @@ def main(args: list[str] | None = None) -> None:
         sys.stderr.close()
 
 
-def _load(directory: Path) -> Run:
-    from resharpen.experiments.runner import load
+def _load(directory: Path, trust_code: bool) -> Run:
+    from resharpen.experiments.running.runner import load
 
-    return load(directory)
+    return load(directory, trust_code)
 
 
 def _save_figures(run: Run, out: Path, console: Console, selection: str = "best", attention: str | None = None) -> None:
     from resharpen.views.figures import draw
 
-    suffix = "".join(f"-{part}" for part in (selection, attention) if part not in ("best", None))
+    from resharpen.own import short
+
+    suffix = "".join(f"-{short(part)}" for part in (selection, attention) if part not in ("best", None))
     for name, figure in draw(run, selection, attention).items():
         _save(figure, out, f"{name}{suffix}", console)
 

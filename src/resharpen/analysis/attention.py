@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.errors import UserError, unknown
-from resharpen.experiments.spec import Setting
-from resharpen.experiments.stored import StoredModel
+from resharpen.experiments.keeping.stored import StoredModel
+from resharpen.experiments.specs.spec import Setting
 from resharpen.models import Transformer
 from resharpen.tasks import Language
 
@@ -21,12 +21,12 @@ def attention_of(model: StoredModel, tokens: Sequence[int]) -> NDArray[np.float6
     """Attention weights after every prefix of a sequence, [A, H, L, L]; the row is the position that attends."""
     import torch
 
-    family = model.setting.model
-    if not isinstance(family, Transformer):
+    if not isinstance(model.model, Transformer):
         raise UserError(f"{model.id} is not a transformer: it has no layers of attention maps")
-    theta = {name: torch.tensor(array)[None] for name, array in model.weights.items()}
-    epsilon = torch.tensor([model.rms_epsilon], dtype=torch.float32)
-    layers = family.attention_weights(theta, torch.tensor([list(tokens)]), model.placement, epsilon)
+    record = {}
+    with torch.no_grad():
+        model.module()(model.read(list(tokens)), record)
+    layers = [record[f"{block}weights"] for block in model.model.blocks if block.endswith("attention.")]
     return np.stack([layer[0, 0].double().numpy() for layer in layers])
 
 
@@ -37,14 +37,14 @@ def entropy_by_length(weights_AxHxLxL: NDArray[np.float64]) -> NDArray[np.float6
 
 
 def read_prefix(setting: Setting, text: str | None) -> list[int]:
-    """Token names or numbers, separated by commas; without any, a sequence of the language longer than in training."""
-    language = setting.task
-    if not isinstance(language, Language):
-        raise UserError(f"{setting.name}: prefixes are those of formal languages")
-    names = list(language.automaton.tokens)
+    """Token names or numbers, separated by commas; without any, a sequence of the task longer than in training."""
+    task, names = setting.task, list(setting.task.token_names)
     if text is None:
-        longest = list(language.validation(0, "selection", sequences=2).pieces(10**9))[-1]
-        return longest.inputs_NxL[0].tolist()
+        if isinstance(task, Language):
+            longest = list(task.validation(0, "selection", sequences=2).pieces(10**9))[-1]
+            return longest.inputs_NxL[0].tolist()
+        examples = task.examples(next(iter(task.validation(0, "selection").pieces(10**9))))
+        return examples.inputs[-1].tolist()
     tokens = []
     for word in (word.strip() for word in text.split(",")):
         if word.isdigit() and word not in names and int(word) < len(names):

@@ -1,4 +1,4 @@
-"""Inside trained minimal transformers: what the logits are made of, for many models at once, in plain NumPy.
+"""Inside trained minimal transformers: what the logits are made of, for many models at once, in double.
 
 A minimal transformer has no positions, so a prefix is a state (last token t, set S), and
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +25,14 @@ from numpy.typing import NDArray
 from resharpen.analysis.theory import fit_normal_form, plain_gap, resharpened_gap
 from resharpen.analysis.theory.precision import state_gaps
 from resharpen.metrics import total_variation
-from resharpen.models import Placement
+from resharpen.models import Minimal
+from resharpen.parts import Parts
+from resharpen.parts.placement import POSITIONS
 from resharpen.tasks import SetComplement, ValidationSet
 from resharpen.tasks.set_complement import ENUMERATED_UP_TO
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Array = NDArray[np.float64]
 Table = dict[str, NDArray]
@@ -42,26 +48,32 @@ SAMPLED_SEQUENCES = 256
 
 @dataclass(frozen=True, eq=False)
 class Circuit:
-    """Everything that depends on one token, or on a pair of tokens: computed once, whatever the prefix."""
+    """Models and what of them depends on one token, or on a pair of tokens, whatever the prefix."""
 
+    theta: Mapping[str, Tensor]
+    """Weights in double, with a model axis."""
+    parts: Parts
+    epsilon_M: Array
     x_MxVxD: Array
     """The residual stream before attention, E'."""
     y_MxVxD: Array
     """What attention moves: N_in(E') W_V W_O."""
     attention_MxVxV: Array
     """Attention logits Q K^T / sqrt(d_k): the row is the last token, the column the token attended to."""
-    U_MxDxV: Array
-    gains: Mapping[str, Array]
-    placement: Placement
-    epsilon_M: Array
 
     def gain(self, position: str) -> Array | float:
-        return self.gains[position][:, None, :] if getattr(self.placement, position) else 1.0
+        return self.theta[f"g_{position}"].numpy()[:, None, :] if getattr(self.parts.placement, position) else 1.0
 
     def matrices(self) -> tuple[Array, Array]:
         """(B, D), each [M, V, V]; the scales of the norms after attention are left out."""
-        final = self.gain("residual") * self.gain("unembedding_in")
-        return (self.x_MxVxD * final) @ self.U_MxDxV, (self.y_MxVxD * self.gain("block_out") * final) @ self.U_MxDxV
+        U_MxDxV, final = self.theta["U"].numpy(), self.gain("residual") * self.gain("unembedding_in")
+        return (self.x_MxVxD * final) @ U_MxDxV, (self.y_MxVxD * self.gain("block_out") * final) @ U_MxDxV
+
+    def models(self, chosen: slice) -> Circuit:
+        """Some of the models."""
+        theta = {name: w[chosen] for name, w in self.theta.items()}
+        arrays = (self.epsilon_M, self.x_MxVxD, self.y_MxVxD, self.attention_MxVxV)
+        return Circuit(theta, self.parts, *(array[chosen] for array in arrays))
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,23 +93,40 @@ class Trace:
     logits_MxPxV: Array
 
 
-def circuit(weights: Weights, placement: Placement, epsilon_M: NDArray) -> Circuit:
+def is_inspectable(parts: Parts) -> bool:
+    """B and D are those of RMSNorms, and of attention that sees a set."""
+    return parts.norm.name == "rms" and parts.positions.on == "nothing"
+
+
+def circuit(weights: Weights, parts: Parts, epsilon_M: NDArray) -> Circuit:
     """The per-token tables of minimal transformers; weights have a model axis, or none for a single model."""
+    import torch
+
+    assert is_inspectable(parts)
     single = weights["E"].ndim == 2
-    theta = {name: np.asarray(w[None] if single else w, dtype=np.float64) for name, w in weights.items()}
-    gains = {name.removeprefix("g_"): w for name, w in theta.items() if name.startswith("g_")}
-    epsilon_M = np.broadcast_to(np.asarray(epsilon_M, dtype=np.float64), len(theta["E"]))
+    theta = {name: torch.tensor(w[None] if single else w, dtype=torch.float64) for name, w in weights.items()}
+    models, v, _ = theta["E"].shape
+    epsilon_M = np.broadcast_to(np.asarray(epsilon_M, dtype=np.float64), models).copy()
+    _, record = _forward(theta, parts, epsilon_M, np.arange(v), np.ones((v, v), bool))
+    x = record["embedding_out"][1] if "embedding_out" in record else theta["E"]
+    h = record["block_in"][1] if "block_in" in record else x
+    y = h @ theta["W_V"] @ theta["W_O"]
+    return Circuit(theta, parts, epsilon_M, x.numpy(), y.numpy(), record["logits"][:, :, 0, 0].numpy())
 
-    def normed(position: str, x: Array) -> Array:
-        if not getattr(placement, position):
-            return x
-        return x * _scale(x, epsilon_M) * gains[position][:, None, :]
 
-    x = normed("embedding_out", theta["E"])
-    h = normed("block_in", x)
-    q, k = h @ theta["W_Q"], h @ theta["W_K"]
-    logits = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])
-    return Circuit(x, h @ theta["W_V"] @ theta["W_O"], logits, theta["U"], gains, placement, epsilon_M)
+def _forward(
+    theta: Mapping[str, Tensor], parts: Parts, epsilon_M: Array, last_P: NDArray, present_PxV: NDArray
+) -> tuple[Tensor, dict[str, Any]]:
+    """The model's own logits of states, and what it recorded on the way."""
+    import torch
+
+    _, v, d = theta["E"].shape
+    model = Minimal(v, d, theta["W_Q"].shape[-1], theta["W_V"].shape[-1])
+    record: dict[str, Any] = {}
+    hyper = {"rms_epsilon": torch.from_numpy(epsilon_M)}
+    with torch.no_grad():
+        states = torch.from_numpy(last_P), torch.from_numpy(present_PxV)
+        return model.logits_of_sets(theta, *states, parts, hyper, record), record
 
 
 def _scale(x_MxPxD: Array, epsilon_M: Array) -> Array:
@@ -107,26 +136,25 @@ def _scale(x_MxPxD: Array, epsilon_M: Array) -> Array:
 
 def trace(circuit: Circuit, last_P: NDArray[np.int64], present_PxV: NDArray[np.bool_]) -> Trace:
     """Forward pass over states given as last token and set."""
-    e_MxPxV = np.where(present_PxV, circuit.attention_MxVxV[:, last_P], -np.inf)
-    a_MxPxV = np.exp(e_MxPxV - e_MxPxV.max(-1, keepdims=True))
-    a_MxPxV /= a_MxPxV.sum(-1, keepdims=True)
-    before = a_MxPxV @ circuit.y_MxVxD
+    logits, record = _forward(circuit.theta, circuit.parts, circuit.epsilon_M, last_P, present_PxV)
+    before = record["update"].numpy()
     after, scale_B, scale_D = before, np.ones((*before.shape[:2], 1)), np.ones((*before.shape[:2], 1))
-    if circuit.placement.block_out:
-        scale_D = _scale(before, circuit.epsilon_M)
-        after = before * scale_D * circuit.gain("block_out")
-    stream, read = circuit.x_MxVxD[:, last_P] + after, after
-    for position in ("residual", "unembedding_in"):
-        if getattr(circuit.placement, position):
-            scale, gain = _scale(stream, circuit.epsilon_M), circuit.gain(position)
-            stream, read = stream * scale * gain, read * scale * gain
-            scale_B, scale_D = scale_B * scale, scale_D * scale
-    return Trace(a_MxPxV, before, after, read, scale_B[..., 0], scale_D[..., 0], stream @ circuit.U_MxDxV)
+    read = before
+    for position in POSITIONS[POSITIONS.index("block_out") :]:  # the norms that attention's output goes through
+        if position in record:
+            scale = _scale(record[position][0].numpy(), circuit.epsilon_M)
+            read, scale_D = read * scale * circuit.gain(position), scale_D * scale
+            if position == "block_out":
+                after = record[position][1].numpy()
+            else:
+                scale_B = scale_B * scale
+    a_MxPxV = record["weights"][:, :, 0, 0].numpy()
+    return Trace(a_MxPxV, before, after, read, scale_B[..., 0], scale_D[..., 0], logits.numpy())
 
 
 def circuit_table(
     weights: Weights,
-    placement: Placement,
+    parts: Parts,
     epsilon_M: NDArray,
     task: SetComplement,
     validation: ValidationSet | None = None,
@@ -161,11 +189,11 @@ def circuit_table(
     validation = validation or _default_states(task)
     epsilon_M = np.atleast_1d(epsilon_M)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a diverged model is NaN, its neighbours not
-        whole = circuit(weights, placement, epsilon_M)
+        whole = circuit(weights, parts, epsilon_M)
         table = _static_part(whole)
         n_models = len(whole.x_MxVxD)
         pieces = [
-            _by_length(_some(whole, slice(m, m + MODELS_AT_ONCE)), task, validation)
+            _by_length(whole.models(slice(m, m + MODELS_AT_ONCE)), task, validation)
             for m in range(0, n_models, MODELS_AT_ONCE)
         ]
         table |= {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
@@ -202,18 +230,6 @@ def _static_part(circuit: Circuit) -> Table:
         "gauged_residual": form.gauged_residual,
         "in_form": form.residual < IN_FORM,
     }
-
-
-def _some(circuit: Circuit, models: slice) -> Circuit:
-    return Circuit(
-        circuit.x_MxVxD[models],
-        circuit.y_MxVxD[models],
-        circuit.attention_MxVxV[models],
-        circuit.U_MxDxV[models],
-        {name: gain[models] for name, gain in circuit.gains.items()},
-        circuit.placement,
-        circuit.epsilon_M[models],
-    )
 
 
 def _by_length(circuit: Circuit, task: SetComplement, validation: ValidationSet) -> Table:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resharpen.analysis.circuits import Table, circuit_table
+from resharpen.analysis.circuits import Table, circuit_table, is_inspectable
 from resharpen.analysis.scores import scores, task_of
 from resharpen.engines.base import Weights, part
 from resharpen.errors import UserError
-from resharpen.experiments.spec import Setting
-from resharpen.experiments.store import Run
-from resharpen.experiments.stored import find_shard
+from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.keeping.stored import find_shard
+from resharpen.experiments.specs.spec import Setting
 from resharpen.models import Minimal
 from resharpen.tasks import SetComplement
 
@@ -23,33 +23,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
-    """One setting of a run, opened: by placement, the circuit table and the rows of `models` in the same order."""
+    """One setting of a run, opened: by variant, the circuit table and the rows of `models` in the same order."""
 
     setting: Setting
     tables: dict[str, Table]
     models: dict[str, pl.DataFrame]
 
     def find(self, model_id: str) -> tuple[Table, int]:
-        """Where a model is: its placement's table and its row there."""
-        placement = model_id.split("/")[1]
-        return self.tables[placement], self.models[placement]["model"].to_list().index(model_id)
+        """Where a model is: its variant's table and its row there."""
+        variant = model_id.split("/")[1]
+        if variant not in self.tables:
+            raise UserError(f"{model_id}: circuits are those of minimal transformers with RMSNorm and no positions")
+        return self.tables[variant], self.models[variant]["model"].to_list().index(model_id)
 
     def summary(self) -> pl.DataFrame:
-        """By placement: how many models are in normal form, how far attention is from constant, and what goes with it.
+        """By variant: how many models are in normal form, how far attention is from constant, and what goes with it.
 
         Correlations are Spearman's, over models that have weights; null where there are fewer than three.
         """
         import polars as pl
 
         rows = []
-        for placement, table in self.tables.items():
+        for variant, table in self.tables.items():
             sound = np.isfinite(table["residual"])
             tvd = table["tvd"][sound].mean(-1)
-            decay = self.models[placement]["weight_decay"].to_numpy()[sound]
+            decay = self.models[variant]["weight_decay"].to_numpy()[sound]
             distance = table["attention_distance"][sound]
             rows.append(
                 {
-                    "placement": placement,
+                    "variant": variant,
                     "models": len(sound),
                     "without weights": int((~sound).sum()),
                     "in form": _share(table["residual"][sound] < 0.1),
@@ -65,24 +67,26 @@ class Inspection:
 
 def inspect(run: Run, setting: Setting, weights: Weights = "train") -> Inspection:
     """Measure every model of a setting at its best checkpoint."""
-    if not (isinstance(setting.model, Minimal) and isinstance(setting.task, SetComplement)):
-        raise UserError(f"{setting.name}: circuits are those of minimal transformers")
+    if not isinstance(setting.task, SetComplement):
+        raise UserError(f"{setting.name}: circuits are those of minimal transformers on Set Complement")
     import polars as pl
 
     rows = run.table("models")
     tables, models = {}, {}
-    for placement, norms in run.experiment.placements.items():
-        shards = [s for s in run.done() if s.setting == setting and s.placement == placement]
-        if not shards:
+    for name, variant in run.experiment.variants.items():
+        model = setting.model_of(variant)
+        shards = [s for s in run.done() if s.setting == setting and s.variant == name]
+        parts = variant.parts(model)
+        if not shards or not isinstance(model, Minimal) or not is_inspectable(parts):
             continue
         kept = [part(run.weights(shard), f"{weights}.best") for shard in shards]
         theta = {name: np.concatenate([arrays[name] for arrays in kept]) for name in kept[0]}
         ids = pl.DataFrame({"model": [model for shard in shards for model in shard.model_ids]})
-        models[placement] = ids.join(rows, on="model", maintain_order="left")
-        epsilon_M = models[placement]["rms_epsilon"].to_numpy()
-        tables[placement] = circuit_table(theta, norms, epsilon_M, setting.task)
+        models[name] = ids.join(rows, on="model", maintain_order="left")
+        epsilon_M = models[name]["rms_epsilon"].to_numpy()
+        tables[name] = circuit_table(theta, parts, epsilon_M, setting.task)
     if not tables:
-        raise UserError(f"{run.directory} has no finished models of {setting.name} yet; continue with: {run.command}")
+        raise UserError(f"{run.directory} has no finished minimal transformers of {setting.name} with RMSNorm")
     return Inspection(setting, tables, models)
 
 

@@ -1,39 +1,38 @@
-"""What an engine is: it advances an ensemble by n steps and evaluates it. Two engines, one state, the same results.
+"""What an engine is: it advances an ensemble by n steps and measures it. Two engines, one state, the same results.
 
 The state of an ensemble is a flat dict of arrays with the model axis first:
 
-    theta.E, theta.W_Q, ...    the training weights          m.*, v.*    the moments of AdamW
+    theta.E, theta.W_Q, ...    the training weights          m.*, v.*    what the optimiser keeps, by its own names
     theta_0.*                  the initial weights           ema.*       the moving average
     step [1]                   steps done                    diverged_at [M]   step of divergence, or -1
+    loss [M]                   the training loss, summed over all steps so far
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
-from resharpen.models import Model, Placement
+from resharpen.models import Model
 from resharpen.models.initial import initial_weights
+from resharpen.optim.adamw import adamw
 from resharpen.optim.bema import bema_weights
 from resharpen.optim.hyperparameters import Draws
-from resharpen.tasks import Task
+from resharpen.optim.optimiser import Optimiser
+from resharpen.parts import Parts
+from resharpen.tasks import Batch, Task
 
 Arrays = dict[str, NDArray]
-Batch = tuple[NDArray, ...]
-"""What a task's `batch` gives and its model's `loss` takes: inputs [N, L] and targets [N, L], for tokens."""
 Batches = Sequence[Batch]
 """Given minibatches, one a step."""
+Measures = dict[str, NDArray[np.float32]]
+"""What was measured at every scored place, by name, [M, P]."""
 Weights = Literal["train", "bema"]
-
-ATTENTION = ("entropy", "largest_weight")
-"""What `examine` tells of attention: its entropy in nats, and its largest weight."""
-GROUP = 16
-"""Consecutive draws that see the same minibatches; the lanes of a vector in the native engine."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +41,18 @@ class Problem:
 
     task: Task
     model: Model
-    placement: Placement
+    parts: Parts
     train_length: int
     batch: int
     steps: int
     seed: int
-    setting: str
-    """The name of task, training length and model sizes that keys the random streams."""
-    attention: str = "softmax"
-    """The name of an attention remedy."""
+    optimiser: Optimiser = field(default=adamw)
+    device: str = "cpu"
+
+    @property
+    def setting(self) -> str:
+        """What the random streams go by: nothing of the variant, so that all variants see the same draws."""
+        return setting_name(self.task, self.train_length)
 
     @property
     def batch_key(self) -> streams.Key:
@@ -58,6 +60,10 @@ class Problem:
 
     def minibatch(self, group: int, step: int) -> Batch:
         return self.task.batch(self.batch_key, group, step, self.batch, self.train_length)
+
+
+def setting_name(task: Task, train_length: int) -> str:
+    return f"{task.name}-s{train_length}"
 
 
 @dataclass(frozen=True)
@@ -68,12 +74,12 @@ class Ensemble:
     hyperparameters: Draws
 
     def __post_init__(self) -> None:
-        if len(set(self.draw_M // GROUP)) != 1:
+        if len(set(self.draw_M // streams.GROUP)) != 1:
             raise ValueError("an ensemble takes its draws from one group of sixteen")
 
     @property
     def group(self) -> int:
-        return int(self.draw_M[0]) // GROUP
+        return int(self.draw_M[0]) // streams.GROUP
 
 
 class Engine(Protocol):
@@ -82,14 +88,19 @@ class Engine(Protocol):
     problem: Problem
     ensemble: Ensemble
 
-    def advance(self, n: int, batches: Batches | None = None) -> None: ...
+    @property
+    def step(self) -> int: ...
 
-    def evaluate(self, weights: Arrays, validation: Any) -> NDArray[np.float32]:
-        """The score of every example of a validation set, [M, P]: TVD of prefixes, or right and wrong answers."""
+    @property
+    def diverged_at(self) -> NDArray[np.int64]:
+        """The step of divergence of each model, or -1, [M]."""
         ...
 
-    def examine(self, weights: Arrays, validation: Any) -> tuple[NDArray[np.float32], dict[str, NDArray[np.float32]]]:
-        """The scores, and what else there is to tell of every example, by name, [M, P] each: for the report."""
+    def advance(self, n: int, batches: Batches | None = None) -> None: ...
+
+    def measure(self, weights: Arrays, validation: Any, report: bool = False) -> Measures:
+        """What the task scores, at every place of a validation set; for a report also what the model tells of its
+        attention, where it does."""
         ...
 
     def dump(self) -> Arrays: ...
@@ -98,18 +109,17 @@ class Engine(Protocol):
 
 
 def initial_state(problem: Problem, ensemble: Ensemble) -> Arrays:
-    theta_0 = initial_weights(
-        problem.seed,
-        problem.setting,
-        ensemble.draw_M,
-        problem.model.matrices(),
-        problem.model.gains(problem.placement),
-        problem.model.biases(),
-    )
-    state: Arrays = {"step": np.zeros(1, np.int64), "diverged_at": np.full(len(ensemble.draw_M), -1, np.int64)}
+    models = len(ensemble.draw_M)
+    parameters = problem.model.parameters(problem.parts)
+    theta_0 = initial_weights(problem.seed, problem.setting, ensemble.draw_M, parameters)
+    state: Arrays = {
+        "step": np.zeros(1, np.int64),
+        "diverged_at": np.full(models, -1, np.int64),
+        "loss": np.zeros(models),
+    }
     for name, array in theta_0.items():
         state |= {f"{part}.{name}": array.copy() for part in ("theta", "theta_0", "ema")}
-        state |= {f"{part}.{name}": np.zeros_like(array) for part in ("m", "v")}
+        state |= {f"{part}.{name}": np.zeros_like(array) for part in problem.optimiser.state}
     return state
 
 

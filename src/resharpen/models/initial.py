@@ -1,14 +1,14 @@
-"""Initial weights: matrices from a truncated normal, gains at one, biases at zero."""
+"""Initial weights: matrices from a truncated normal, everything else at its constant."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
+from resharpen.parts.parameter import Parameter
 
 STD, CUT = 0.02, 2.0
 
@@ -24,18 +24,14 @@ def truncated_normal(key: streams.Key, draw_M: NDArray[np.int64], shape: tuple[i
 
 
 def initial_weights(
-    seed: int,
-    setting: str,
-    draw_M: NDArray[np.int64],
-    matrices: Mapping[str, tuple[int, ...]],
-    gains: Mapping[str, tuple[int, ...]],
-    biases: Mapping[str, tuple[int, ...]] = MappingProxyType({}),
+    seed: int, setting: str, draw_M: NDArray[np.int64], parameters: Mapping[str, Parameter]
 ) -> dict[str, NDArray[np.float32]]:
-    """theta_0 of the given draws: a matrix depends on (seed, setting, draw, name) and on nothing else."""
-    theta = {
-        name: truncated_normal(streams.key(seed, setting, "init", name), draw_M, shape)
-        for name, shape in matrices.items()
-    }
-    zeros = {name: np.zeros((len(draw_M), *shape), dtype=np.float32) for name, shape in biases.items()}
-    ones = {name: np.ones((len(draw_M), *shape), dtype=np.float32) for name, shape in gains.items()}
-    return theta | zeros | ones
+    """theta_0 of the given draws: what is drawn depends on (seed, setting, draw, name) and on nothing else."""
+
+    def start(name: str, parameter: Parameter) -> NDArray[np.float32]:
+        shape: tuple[int, ...] = tuple(map(int, parameter.shape))
+        if parameter.start is None:
+            return truncated_normal(streams.key(seed, setting, "init", name), draw_M, shape)
+        return np.full((len(draw_M), *shape), parameter.start, np.float32)
+
+    return {name: start(name, parameter) for name, parameter in parameters.items()}

@@ -1,66 +1,47 @@
-"""What a model family is: sizes, names of parameters, a loss and scores, all with a leading model axis."""
+"""What a model is: sizes, the parameters it learns, and logits, all with a leading model axis; no task and no loss."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from resharpen.models.placement import Placement
-from resharpen.models.remedies import Remedy, softmax
+from resharpen.models.layers import Record, Tensors
+from resharpen.parts.parameter import Parameter
+from resharpen.parts.part import Parts
+from resharpen.parts.placement import Placement
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Model(Protocol):
-    """A frozen dataclass of sizes; its fields are the columns that tell models apart in the tables of a run."""
+class Model:
+    """A frozen dataclass of whole numbers; its fields are the columns that tell models apart in the tables of a run."""
 
     kind: ClassVar[str]
-    placements: ClassVar[Mapping[str, Placement]]
-    """The built-in placements of this family, by name."""
+    reads: ClassVar[Literal["tokens", "items"]] = "tokens"
+    """Tokens [N, L], giving logits after every prefix [M, N, L, V]; or sets of items, one answer each [M, N, C]."""
+    placements: ClassVar[Mapping[str, Placement]] = MappingProxyType({"none": Placement()})
+    """The placements that go by a name here; the first is taken where none is said."""
+    positions: ClassVar[str] = "nope"
+    """The position encoding where none is said."""
 
-    def matrices(self) -> Mapping[str, tuple[int, ...]]:
-        """Name and shape of what is drawn at random at the start; the same for every placement."""
-        ...
+    @classmethod
+    def usual(cls, vocabulary: int) -> Self:
+        """The sizes that are taken for a task with so many tokens, or answers, where none are said."""
+        return cls(vocabulary=vocabulary)  # pyright: ignore[reportCallIssue]
 
-    def biases(self) -> Mapping[str, tuple[int, ...]]:
-        """What starts at zero."""
-        ...
+    def check(self, parts: Parts) -> None:
+        """ValueError, with the reason, for a part that has no meaning here."""
 
-    def gains(self, placement: Placement) -> Mapping[str, tuple[int, ...]]:
-        """What starts at one: the gains of the norms."""
-        ...
+    def sees_order(self, parts: Parts) -> bool:
+        """Whether logits after distinct tokens depend on more than which they are and which is the last."""
+        return True
 
-    def logits(
-        self,
-        theta: Mapping[str, Tensor],
-        inputs: Any,
-        placement: Placement,
-        epsilon_M: Tensor,
-        attend: Remedy = softmax,
-        /,
-    ) -> Tensor:
-        """What the softmax of the output is taken of, with the model axis first."""
-        ...
+    def parameters(self, parts: Parts) -> dict[str, Parameter]:
+        """By name; the streams of what is drawn go by the name alone."""
+        raise NotImplementedError
 
-    def loss(
-        self,
-        theta: Mapping[str, Tensor],
-        batch: Sequence[Tensor],
-        placement: Placement,
-        epsilon_M: Tensor,
-        attend: Remedy = softmax,
-    ) -> Tensor:
-        """The training loss of each model on a minibatch of the task, [M]."""
-        ...
-
-    def scores(
-        self,
-        theta: Mapping[str, Tensor],
-        examples: Sequence[Tensor],
-        placement: Placement,
-        epsilon_M: Tensor,
-        attend: Remedy = softmax,
-    ) -> Tensor:
-        """The score of each model on each example of the task, [M, P]."""
-        ...
+    def logits(self, theta: Tensors, inputs: Any, parts: Parts, hyper: Tensors, record: Record | None = None) -> Tensor:
+        """What the softmax of the output is taken of; `hyper` are the hyperparameters, [M] each."""
+        raise NotImplementedError

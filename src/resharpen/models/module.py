@@ -9,24 +9,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from resharpen.models.layers import Record
 from resharpen.models.model import Model
-from resharpen.models.placement import Placement
+from resharpen.parts.part import Parts
 
 
 class SingleModel(nn.Module):
-    """What the family's `logits` takes, without the model axis: tokens [N, L] -> next-token logits after every prefix,
-    [N, L, V]; for a retriever (priorities [N, L], classes [N, L], lengths [N]) -> class logits, [N, C].
+    """What the model's `logits` takes, without the model axis: tokens [N, L] -> next-token logits after every prefix,
+    [N, L, V]; for a retriever items -> class logits, [N, C].
     """
 
-    def __init__(self, model: Model, placement: Placement, rms_epsilon: float, weights: Mapping[str, NDArray]):
+    def __init__(
+        self, model: Model, parts: Parts, hyperparameters: Mapping[str, float], weights: Mapping[str, NDArray]
+    ):
         super().__init__()
-        self._model, self._placement = model, placement
+        self._model, self._parts = model, parts
         parameters = {name: nn.Parameter(torch.tensor(array)) for name, array in weights.items()}
         self._names = {name: name.replace(".", "/") for name in weights}  # torch allows no dots in names
         self.weights = nn.ParameterDict({self._names[name]: parameter for name, parameter in parameters.items()})
-        self.rms_epsilon: Tensor
-        self.register_buffer("rms_epsilon", torch.tensor([rms_epsilon], dtype=torch.float32))
+        self._hyper = list(hyperparameters)
+        for name, value in hyperparameters.items():
+            self.register_buffer(f"hyper_{name}", torch.tensor([value], dtype=torch.float32))
 
-    def forward(self, inputs: Any) -> Tensor:
+    def forward(self, inputs: Any, record: Record | None = None) -> Tensor:
         theta = {name: self.weights[safe][None] for name, safe in self._names.items()}
-        return self._model.logits(theta, inputs, self._placement, self.rms_epsilon)[0]
+        hyper = {name: getattr(self, f"hyper_{name}") for name in self._hyper}
+        return self._model.logits(theta, inputs, self._parts, hyper, record)[0]

@@ -12,18 +12,20 @@ Shapes: M models, N sequences, L positions, D width, C classes. A matrix is [in,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from resharpen.models.minimal import linear, mean_nll
-from resharpen.models.placement import Placement
-from resharpen.models.remedies import Remedy, entropy, softmax
+from resharpen.models.layers import Bound, Record, Tensors, attention_parameters, linear, norm_parameters
+from resharpen.models.model import Model
+from resharpen.parts import parameter
+from resharpen.parts.attention.adaptive_temperature import entropy
+from resharpen.parts.parameter import Parameter
+from resharpen.parts.part import Parts
+from resharpen.parts.placement import Placement
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from resharpen.models.norm import Norms
 
 RETRIEVER_PLACEMENTS = {
     "none": Placement(),
@@ -34,13 +36,14 @@ RETRIEVER_PLACEMENTS = {
 
 
 @dataclass(frozen=True)
-class Retriever:
+class Retriever(Model):
     """Sizes of a retriever; by default the paper's."""
 
     hidden: int = 128
     classes: int = 10
 
     kind: ClassVar[str] = "retriever"
+    reads: ClassVar[Literal["tokens", "items"]] = "items"
     placements: ClassVar[Mapping[str, Placement]] = RETRIEVER_PLACEMENTS
 
     def __post_init__(self) -> None:
@@ -48,42 +51,44 @@ class Retriever:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} = {getattr(self, name)}: at least {least}")
 
-    def matrices(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of every matrix and of the query, the same for every placement."""
+    @classmethod
+    def usual(cls, vocabulary: int) -> Retriever:
+        return cls(classes=vocabulary)
+
+    def check(self, parts: Parts) -> None:
+        """A retriever has four placements and no others, and its items have no order."""
+        if parts.placement not in RETRIEVER_PLACEMENTS.values():
+            names = ", ".join(RETRIEVER_PLACEMENTS)
+            raise ValueError(f"a retriever's placements are {names}: norms on h_i and on z only")
+        if parts.positions.on != "nothing":
+            raise ValueError("a retriever reads a set: its items have no positions; nope fits")
+
+    def parameters(self, parts: Parts) -> dict[str, Parameter]:
         d, c = self.hidden, self.classes
-        shapes = {"W_1": (1 + c, d), "W_2": (d, d), "K": (d, d), "V": (d, d), "q": (d,)}
-        return shapes | {"W_3": (d, d), "W_4": (d, c)}
-
-    def biases(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of every bias."""
-        d = self.hidden
-        return {"b_1": (d,), "b_2": (d,), "b_3": (d,), "b_4": (self.classes,)}
-
-    def gains(self, placement: Placement) -> dict[str, tuple[int, ...]]:
-        """Name and shape of the norm gains of a placement."""
-        check_placement(placement)
+        shapes = {"W_1": (1 + c, d), "W_2": (d, d), "K": (d, d), "V": (d, d), "q": (d,), "W_3": (d, d), "W_4": (d, c)}
+        biases = {"b_1": d, "b_2": d, "b_3": d, "b_4": c}
         return {
-            f"g_{position}": (self.hidden,) for position in ("block_in", "block_out") if getattr(placement, position)
+            **{name: parameter.matrix(*shape) for name, shape in shapes.items()},
+            **{name: parameter.bias(size) for name, size in biases.items()},
+            **norm_parameters(parts, {position: position for position in ("block_in", "block_out")}, d),
+            **attention_parameters(parts, "", {"heads": 1, "d": d}),
         }
 
-    def logits(
-        self,
-        theta: Mapping[str, Tensor],
-        items: Sequence[Tensor],
-        placement: Placement,
-        epsilon_M: Tensor,
-        attend: Remedy = softmax,
-    ) -> Tensor:
-        """Class logits of every sequence, [M, N, C]; `items` starts with priorities, classes and lengths."""
-        from resharpen.models.norm import Norms
-
-        norms = Norms(placement, theta, epsilon_M)
-        h_MxNxLxD = self.features(theta, items, norms)
-        a_MxNxL = self.weights(theta, items, h_MxNxLxD, attend)
+    def logits(self, theta: Tensors, items: Any, parts: Parts, hyper: Tensors, record: Record | None = None) -> Tensor:
+        """Class logits of every sequence, [M, N, C], from items.priority and .kind [N, L] and .length [N]."""
+        bound = Bound(parts, theta, hyper, record)
+        h_MxNxLxD = self._features(bound, theta, items)
+        a_MxNxL = self._weights(bound, theta, items, h_MxNxLxD)
         z_MxNxD = (a_MxNxL[..., None, :] @ linear(h_MxNxLxD, theta["V"])).squeeze(-2)
-        return mlp(norms("block_out", z_MxNxD), theta, "3", "4")
+        return mlp(bound.norm("block_out", z_MxNxD), theta, "3", "4")
 
-    def features(self, theta: Mapping[str, Tensor], items: Sequence[Tensor], norms: Norms) -> Tensor:
+    def dispersion(self, theta: Tensors, items: Any, parts: Parts, hyper: Tensors) -> dict[str, Tensor]:
+        """Entropy in nats and largest weight of every sequence's attention, [M, N] each: dispersion itself."""
+        bound = Bound(parts, theta, hyper)
+        a_MxNxL = self._weights(bound, theta, items, self._features(bound, theta, items))
+        return {"entropy": entropy(a_MxNxL), "largest_weight": a_MxNxL.amax(-1)}
+
+    def _features(self, bound: Bound, theta: Tensors, items: Any) -> Tensor:
         """h_i of every item, after its norm if there is one, [M, N, L, D].
 
         Padding has no weight in what follows, but zero times NaN would be seen: it is read as priority 0, class 0.
@@ -91,70 +96,25 @@ class Retriever:
         import torch
         from torch.nn import functional
 
-        priority_NxL, class_NxL, length_N, *_ = items
-        real_NxL = real_items(length_N, class_NxL.shape[1])
-        one_hot_NxLxC = functional.one_hot(class_NxL * real_NxL, self.classes).to(priority_NxL.dtype)
-        priority_NxL = torch.where(real_NxL, priority_NxL, 0)
+        real_NxL = real_items(items.length, items.kind.shape[1])
+        one_hot_NxLxC = functional.one_hot(items.kind * real_NxL, self.classes).to(items.priority.dtype)
+        priority_NxL = torch.where(real_NxL, items.priority, 0)
         x_NxLxF = torch.cat([priority_NxL[..., None], one_hot_NxLxC], dim=-1)
         x_MxNxLxF = x_NxLxF.expand(len(theta["W_1"]), *x_NxLxF.shape)
-        return norms("block_in", mlp(x_MxNxLxF, theta, "1", "2"))
+        return bound.norm("block_in", mlp(x_MxNxLxF, theta, "1", "2"))
 
-    def weights(
-        self, theta: Mapping[str, Tensor], items: Sequence[Tensor], h_MxNxLxD: Tensor, attend: Remedy
-    ) -> Tensor:
+    def _weights(self, bound: Bound, theta: Tensors, items: Any, h_MxNxLxD: Tensor) -> Tensor:
         """Attention weights of the items of every sequence, zero for padding, [M, N, L]."""
-        length_N = items[2]
         e_MxNxL = linear(linear(h_MxNxLxD, theta["K"]), theta["q"][..., None])[..., 0]
-        padding_NxL = ~real_items(length_N, e_MxNxL.shape[-1])
-        return attend(e_MxNxL.masked_fill(padding_NxL, -float("inf")), length_N)
-
-    def loss(
-        self,
-        theta: Mapping[str, Tensor],
-        batch: Sequence[Tensor],
-        placement: Placement,
-        epsilon_M: Tensor,
-        attend: Remedy = softmax,
-    ) -> Tensor:
-        """Mean negative log likelihood of the labels, for each model, [M]."""
-        return mean_nll(self.logits(theta, batch, placement, epsilon_M, attend), batch[3])
-
-    def scores(
-        self,
-        theta: Mapping[str, Tensor],
-        examples: Sequence[Tensor],
-        placement: Placement,
-        epsilon_M: Tensor,
-        attend: Remedy = softmax,
-    ) -> Tensor:
-        """1 where the label has the highest logit, else 0, nan without finite logits, for every sequence, [M, P]."""
-        logits_MxPxC = self.logits(theta, examples, placement, epsilon_M, attend)
-        right_MxP = (logits_MxPxC.argmax(-1) == examples[3]).to(logits_MxPxC.dtype)
-        return right_MxP.masked_fill(~logits_MxPxC.isfinite().all(-1), float("nan"))
-
-    def attention(
-        self,
-        theta: Mapping[str, Tensor],
-        examples: Sequence[Tensor],
-        placement: Placement,
-        epsilon_M: Tensor,
-        attend: Remedy = softmax,
-    ) -> tuple[Tensor, Tensor]:
-        """Entropy in nats and largest weight of every sequence's attention, [M, P] each: dispersion itself."""
-        from resharpen.models.norm import Norms
-
-        h_MxPxLxD = self.features(theta, examples, Norms(placement, theta, epsilon_M))
-        a_MxPxL = self.weights(theta, examples, h_MxPxLxD, attend)
-        return entropy(a_MxPxL), a_MxPxL.amax(-1)
+        real_NxL = real_items(items.length, e_MxNxL.shape[-1])
+        x_MxNx1xD = theta["q"][:, None, None].expand(-1, e_MxNxL.shape[1], -1, -1)
+        a = bound.weights(
+            e_MxNxL[:, :, None, None], real_NxL[:, None, None], items.length[:, None, None, None], x_MxNx1xD
+        )
+        return a[:, :, 0, 0]
 
 
-def check_placement(placement: Placement) -> None:
-    """A retriever has four placements and no others."""
-    if placement not in RETRIEVER_PLACEMENTS.values():
-        raise ValueError(f"a retriever's placements are {', '.join(RETRIEVER_PLACEMENTS)}: norms on h_i and on z only")
-
-
-def mlp(x: Tensor, theta: Mapping[str, Tensor], first: str, second: str) -> Tensor:
+def mlp(x: Tensor, theta: Tensors, first: str, second: str) -> Tensor:
     """Linear, exact (erf) GELU, Linear, with biases; [M, ..., in] to [M, ..., out]."""
     from torch.nn import functional
 

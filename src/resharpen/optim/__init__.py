@@ -1,1 +1,11 @@
-"""Hyperparameter draws, schedule, AdamW and BEMA, all with a per-model axis."""
+"""Hyperparameter draws, schedule, optimisers and BEMA, all with a per-model axis."""
+
+from resharpen import own
+from resharpen.optim.adamw import adamw
+from resharpen.optim.optimiser import Optimiser
+
+OPTIMISERS = {part.name: part for part in (adamw,)}
+
+
+def find_optimiser(name: str) -> Optimiser:
+    return own.find_in(OPTIMISERS, Optimiser, "optimiser", name)

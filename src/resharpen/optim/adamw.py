@@ -1,53 +1,33 @@
-"""AdamW with per-model hyperparameters and per-model clipping, on tensors with a leading model axis."""
+"""AdamW (Loshchilov and Hutter, 2019), with a number of its own a model for every hyperparameter.
+
+    m <- m + (1-b1) (g - m)          v <- v + (1-b2) (g^2 - v)
+    theta <- theta - lr lambda theta - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-Tensors = Mapping[str, Tensor]
-
-
-def has_decay(name: str) -> bool:
-    """Weight decay spares token embeddings, norm gains and biases."""
-    leaf = name.rsplit(".", 1)[-1]
-    return leaf != "E" and not leaf.startswith(("g_", "b_"))
+from resharpen.optim.hyperparameters import Draws
+from resharpen.optim.optimiser import Floats, optimiser
 
 
-def gradient_norm(gradients: Tensors) -> Tensor:
-    """The global norm of each model's gradient, [M]."""
-    return torch.stack([g.flatten(1).square().sum(1) for g in gradients.values()]).sum(0).sqrt()
+def one_minus_power(one_minus_beta: Floats, t: Floats) -> Floats:
+    """1 - beta^t, exact also where beta is close to one."""
+    with np.errstate(divide="ignore"):
+        return -np.expm1(t * np.log1p(-one_minus_beta))
 
 
-def clip_factor(norm_M: Tensor, max_norm_M: Tensor) -> Tensor:
-    """min(1, c / |g|), and 1 for a gradient that is zero."""
-    return torch.where(norm_M > max_norm_M, max_norm_M / norm_M, torch.ones_like(norm_M))
+def corrections(draws: Draws, t: Floats) -> dict[str, Floats]:
+    """1 / (1 - beta^t) of both moments."""
+    return {f"correction{i}": 1 / one_minus_power(draws[f"one_minus_beta{i}"], t) for i in (1, 2)}
 
 
-def adamw_step(
-    theta: Tensor,
-    m: Tensor,
-    v: Tensor,
-    g: Tensor,
-    *,
-    lr: Tensor,
-    decay: Tensor | float,
-    one_minus_beta1: Tensor,
-    one_minus_beta2: Tensor,
-    correction1: Tensor,
-    correction2: Tensor,
-    epsilon: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One AdamW step; returns the new (theta, m, v).
-
-        m <- m + (1-b1) (g - m)          v <- v + (1-b2) (g^2 - v)
-        theta <- theta - lr lambda theta - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon)
-
-    Every hyperparameter is a tensor that broadcasts against theta from its model axis.
-    """
-    m = m + one_minus_beta1 * (g - m)
-    v = v + one_minus_beta2 * (g.square() - v)
-    update = m * correction1 / ((v * correction2).sqrt() + epsilon)
-    return theta - lr * decay * theta - lr * update, m, v
+@optimiser(state=("m", "v"), columns=corrections, elementwise=True)
+def adamw(theta: Any, g: Any, state: Any, p: Any) -> Any:
+    m = state["m"] + p.one_minus_beta1 * (g - state["m"])
+    v = state["v"] + p.one_minus_beta2 * (g.square() - state["v"])
+    update = m * p.correction1 / ((v * p.correction2).sqrt() + p.adam_epsilon)
+    return theta - p.lr * p.decay * theta - p.lr * update, {"m": m, "v": v}

@@ -1,7 +1,7 @@
 """The random search: what is drawn for each model, from where.
 
-Draw i of hyperparameter `name` depends on (seed, setting, i, name) alone, so it is the same for every placement and
-does not change when a run grows or when another row is fixed.
+Draw i of hyperparameter `name` depends on (seed, setting, i, name) alone, so it is the same for every variant and does
+not change when a run grows or when another row is fixed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Row:
     scale: Literal["log", "linear"] = "log"
     floor: bool = False
     at_most: float = np.inf
+    may_be_zero: bool = False
 
     def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.low == self.high:
@@ -44,29 +45,28 @@ TABLE: Mapping[str, Row] = {
     "rms_epsilon": Row(1e-10, 1e-4),
     "one_minus_beta1": Row(1e-2, 1.0, at_most=1.0),
     "one_minus_beta2": Row(1e-5, 1e-1, at_most=1.0),
-    "weight_decay": Row(1e-6, 1.0),
+    "weight_decay": Row(1e-6, 1.0, may_be_zero=True),
     "adam_epsilon": Row(1e-12, 1e-8),
     "max_gradient_norm": Row(1e-2, 1e2),
     "peak_learning_rate": Row(1e-5, 1e-2),
-    "warmup_steps": Row(1e-2, 1e4, floor=True),
-    "end_multiplier": Row(1e-4, 1.0, at_most=1.0),
-    "bema_power": Row(0.0, 1.0, scale="linear"),
-    "ema_power": Row(0.0, 1.0, scale="linear"),
+    "warmup_steps": Row(1e-2, 1e4, floor=True, may_be_zero=True),
+    "end_multiplier": Row(1e-4, 1.0, at_most=1.0, may_be_zero=True),
+    "bema_power": Row(0.0, 1.0, scale="linear", may_be_zero=True),
+    "ema_power": Row(0.0, 1.0, scale="linear", may_be_zero=True),
     "ema_lag": Row(1.0, 1e10),
 }
-"""SPEC of the search. 1 - beta is kept, not beta: near one, float32 would lose what matters of it."""
+"""What is drawn for every model; a part may bring rows of its own, or its own range for one of these. 1 - beta is
+kept, not beta: near one, float32 would lose what matters of it."""
 
-_MAY_BE_ZERO = ("weight_decay", "warmup_steps", "end_multiplier", "bema_power", "ema_power")
 
-
-def narrowed(name: str, value: float | tuple[float, float]) -> Row:
+def narrowed(name: str, value: float | tuple[float, float], row: Row | None = None) -> Row:
     """The row `name` fixed to a number or narrowed to a (low, high) pair, in the row's own scale."""
-    row = TABLE[name]
+    row = row or TABLE[name]
     low, high = value if isinstance(value, tuple) else (value, value)
     fixed = low == high
-    positive = low > 0 or (low == 0 and name in _MAY_BE_ZERO and (fixed or row.scale == "linear"))
+    positive = low > 0 or (low == 0 and row.may_be_zero and (fixed or row.scale == "linear"))
     if not (positive and low <= high <= row.at_most and np.isfinite(high)):
-        bounds = f"0 {'<=' if name in _MAY_BE_ZERO else '<'} low <= high"
+        bounds = f"0 {'<=' if row.may_be_zero else '<'} low <= high"
         bounds += f" <= {row.at_most:g}" if np.isfinite(row.at_most) else ""
         raise ValueError(f"{name} = {value}: allowed are a number or [low, high] with {bounds}")
     return replace(row, low=float(low), high=float(high))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.optim.hyperparameters import Draws
+from resharpen.optim.optimiser import Optimiser
 
 Floats = NDArray[np.float64]
 
@@ -23,34 +22,14 @@ def learning_rate(n: Floats, steps: int, peak: Floats, warmup: Floats, end: Floa
     return peak * np.where(n < warmup, rising, falling)
 
 
-def one_minus_power(one_minus_beta: Floats, t: Floats) -> Floats:
-    """1 - beta^t, exact also where beta is close to one."""
-    with np.errstate(divide="ignore"):
-        return -np.expm1(t * np.log1p(-one_minus_beta))
-
-
 def ema_weight(n: Floats, lag: Floats, power: Floats) -> Floats:
     """b_n = (rho + n)^-kappa, the weight of theta_{n+1} in the moving average."""
     return (lag + n) ** -power
 
 
-@dataclass(frozen=True)
-class StepTable:
-    """The numbers of steps first .. first+n-1, each [n, M]."""
-
-    learning_rate: Floats
-    correction1: Floats
-    """1 / (1 - beta1^t), t = step + 1."""
-    correction2: Floats
-    """1 / (1 - beta2^t)."""
-    ema_weight: Floats
-
-
-def step_table(draws: Draws, steps: int, first: int, n: int) -> StepTable:
+def step_table(optimiser: Optimiser, draws: Draws, steps: int, first: int, n: int) -> dict[str, Floats]:
+    """The numbers of steps first .. first+n-1, each [n, M]: learning rate, the optimiser's columns, EMA weight."""
     step = np.arange(first, first + n, dtype=np.float64)[:, None]
-    return StepTable(
-        learning_rate(step, steps, draws["peak_learning_rate"], draws["warmup_steps"], draws["end_multiplier"]),
-        1 / one_minus_power(draws["one_minus_beta1"], step + 1),
-        1 / one_minus_power(draws["one_minus_beta2"], step + 1),
-        ema_weight(step, draws["ema_lag"], draws["ema_power"]),
-    )
+    rate = learning_rate(step, steps, draws["peak_learning_rate"], draws["warmup_steps"], draws["end_multiplier"])
+    columns = optimiser.columns(draws, step + 1)
+    return {"lr": rate, **columns, "ema_weight": ema_weight(step, draws["ema_lag"], draws["ema_power"])}

@@ -38,6 +38,10 @@ class Dyck(Language):
         return f"dyck-k{self.k}-m{self.m}"
 
     @property
+    def title(self) -> str:
+        return f"Dyck({self.k}, {self.m})"
+
+    @property
     def cap(self) -> int:
         return 8 * self.m * (self.m - 2) + 60
 

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +22,20 @@ from numpy.typing import NDArray
 from resharpen import streams
 from resharpen.errors import UserError, unknown
 from resharpen.metrics import ByLength, roc_auc
+from resharpen.plain import known
+from resharpen.tasks import scores
 from resharpen.tasks.automaton import Automaton, from_data
+from resharpen.tasks.task import Batch, Examples, Measured, Metric, Task, Tokens
 from resharpen.tasks.validation import ValidationSet
 
-Tokens = NDArray[np.int64]
+if TYPE_CHECKING:
+    from torch import Tensor
 
 METRICS = ("tvd", "auc")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Language(ABC):
+class Language(Task, ABC):
     """A task on a probabilistic automaton. A subclass is a frozen dataclass that says which, and which lengths."""
 
     sequences: int = 128
@@ -39,9 +43,7 @@ class Language(ABC):
     selection_sequences: int = 64
     """Sequences a bin or length in the selection set, which is scored at every checkpoint."""
 
-    kind: ClassVar[str]
-    metric: ClassVar[str] = "tvd"
-    lower_is_better: ClassVar[bool] = True
+    measures: ClassVar[tuple[str, ...]] = ("tvd", "marked")
 
     def __post_init__(self) -> None:
         for name in ("sequences", "selection_sequences"):
@@ -80,6 +82,30 @@ class Language(ABC):
         return len(self.automaton.tokens)
 
     @property
+    def usual_train_length(self) -> int:
+        return self.cap
+
+    @property
+    def token_names(self) -> tuple[str, ...]:
+        return self.automaton.tokens
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        marked = f"ROC AUC of the logit of {self.token_names[self.marked]}"
+        both = {
+            "tvd": Metric("TVD", lower_is_better=True, worst=1.0, bin=self.bin_width),
+            "auc": Metric(marked, guess=0.5),
+        }
+        return {self.metric: both[self.metric], **both}
+
+    def marks(self, train_length: int) -> dict[str, int]:
+        """Natural sequences are much shorter than the cap."""
+        return {
+            "99th percentile of training lengths": self.length_quantile(0.99, train_length),
+            "training cap": train_length,
+        }
+
+    @property
     def auc_lengths(self) -> list[int]:
         return self.bin_ends
 
@@ -91,9 +117,7 @@ class Language(ABC):
         if not 1 <= train_length <= self.longest:
             raise ValueError(f"training length {train_length}: for {self.name} 1..{self.longest}")
 
-    def batch(
-        self, key: streams.Key, group: int, step: int, n: int, train_length: int
-    ) -> tuple[Tokens, Tokens, NDArray[np.bool_]]:
+    def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> Batch:
         """Minibatch `step` of a group of draws: inputs, targets, and which of them are real, [N, L] each.
 
         L is the longest of the minibatch. Each sequence has train_length words of its own, rounded up to whole blocks.
@@ -104,7 +128,7 @@ class Language(ABC):
         targets = targets[:, : count_N.max()]
         real = np.arange(targets.shape[1]) < count_N[:, None]
         first = np.full((n, 1), self.automaton.bos)
-        return np.where(real, np.concatenate([first, targets[:, :-1]], axis=1), 0), targets, real
+        return Batch(np.where(real, np.concatenate([first, targets[:, :-1]], axis=1), 0), targets, real)
 
     def p_star(self, inputs_NxL: Tokens) -> NDArray[np.float64]:
         """The exact next-token distribution after every prefix, [N, L, V]."""
@@ -125,25 +149,30 @@ class Language(ABC):
             return LanguageValidation(self, key, sequences or self.selection_sequences, (self.metric,))
         return LanguageValidation(self, key, sequences or self.sequences, METRICS)
 
-    def examples(self, validation: Prefixes) -> tuple[NDArray, ...]:
-        """What a model's `scores` takes: inputs, which prefixes are scored, their p* [P, V] or marked token [P]."""
+    def examples(self, validation: Prefixes) -> Examples:
         inputs, scored = validation.inputs_NxL.astype(np.int64), validation.scored_NxL
         if validation.marked is not None:
-            return inputs, scored, np.full(int(scored.sum()), validation.marked)
+            return Examples(inputs, scored, {"marked": np.full(int(scored.sum()), validation.marked)})
         state_NxL, top_NxL = self.automaton.read(inputs)
-        return inputs, scored, self.automaton.p_star_of(state_NxL[scored], top_NxL[scored])
+        return Examples(inputs, scored, {"p_star": self.automaton.p_star_of(state_NxL[scored], top_NxL[scored])})
 
-    def by_length(self, values: NDArray[np.floating], validation: LanguageValidation) -> dict[str, ByLength]:
+    def score(self, logits_MxPxV: Tensor, truth: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """TVD where p* is known, the logit of the marked token where one is marked."""
+        if "marked" in truth:
+            return {"marked": scores.marked_logit(logits_MxPxV, truth["marked"])}
+        return super().score(logits_MxPxV, truth)
+
+    def by_length(self, measured: Measured, validation: LanguageValidation) -> dict[str, ByLength]:
         """Mean TVD of all prefixes of each bin; ROC AUC at each length; nan for a set that cannot be."""
         columns: dict[str, list] = {metric: [] for metric in validation.metrics}
-        begin = 0
+        begin = {"tvd": 0, "auc": 0}
         for metric, length, prefixes in validation.sets():
             n = int(prefixes.scored_NxL.sum())
-            value_MxN = values[:, begin : begin + n]
+            value_MxN = measured["marked" if metric == "auc" else metric][:, begin[metric] : begin[metric] + n]
             legal_N = np.arange(n) < n // 2
             mean_M = value_MxN.sum(1, dtype=np.float64) / n if n else np.full(len(value_MxN), np.nan)
             columns[metric].append((length, roc_auc(value_MxN, legal_N) if metric == "auc" else mean_M, n))
-            begin += n
+            begin[metric] += n
         return {
             metric: (np.array(lengths), np.stack(values, axis=1), np.array(counts))
             for metric, (lengths, values, counts) in ((m, zip(*rows, strict=True)) for m, rows in columns.items())
@@ -233,7 +262,7 @@ class LanguageValidation:
 class OwnLanguage(Language):
     """A language of the user's own; `from_data` makes one."""
 
-    title: str
+    language: str
     definition: str
     """The states as `automaton.from_data` takes them, as JSON."""
     train_length: int
@@ -245,10 +274,8 @@ class OwnLanguage(Language):
     def from_data(cls, data: Mapping[str, Any]) -> OwnLanguage:
         """From a table such as the [task] of a TOML file: name, states, start, train_length, and the marked token."""
         sizes = {name: data[name] for name in ("sequences", "selection_sequences") if name in data}
-        allowed = ("kind", "name", "start", "states", "train_length", "marked", "sequences", "selection_sequences")
-        for field_name in data:
-            if field_name not in allowed:
-                raise unknown("field of a language", field_name, allowed)
+        allowed = ("name", "start", "states", "train_length", "marked", "sequences", "selection_sequences")
+        known("field of a language", data, allowed)
         if not re.fullmatch(r"[A-Za-z0-9_-]+", str(data.get("name", "own"))):
             raise UserError(f"name = {data['name']!r}: allowed are letters, digits, '-' and '_'")
         name, cap, marked = data.get("name", "own"), data.get("train_length", 100), data.get("marked", "end")
@@ -265,13 +292,13 @@ class OwnLanguage(Language):
 
     def as_data(self) -> dict[str, Any]:
         """What `from_data` takes."""
-        named = {"name": self.title, "train_length": self.train_length, "marked": self.marked_token}
+        named = {"name": self.language, "train_length": self.train_length, "marked": self.marked_token}
         sizes = {"sequences": self.sequences, "selection_sequences": self.selection_sequences}
         return named | sizes | json.loads(self.definition)
 
     @property
     def name(self) -> str:
-        return self.title
+        return self.language
 
     @property
     def cap(self) -> int:

@@ -12,19 +12,30 @@ Shapes: N sequences, L positions (a sequence shorter than L is padded with zeros
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
-from resharpen.metrics import ByLength, mean_by_length
+from resharpen.tasks import scores
+from resharpen.tasks.task import Batch, Examples, Metric, Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Floats, Integers = NDArray[np.float32], NDArray[np.int64]
-Items = tuple[Floats, Integers, Integers, Integers]
-"""Priorities [N, L], classes [N, L], lengths [N] and labels [N]."""
+
+
+class Items(NamedTuple):
+    """Sets of items: priorities [N, L], classes [N, L] and how many there are, [N]."""
+
+    priority: Floats
+    kind: Integers
+    length: Integers
+
 
 SHORTEST = 5
 """The shortest training sequence."""
@@ -57,7 +68,7 @@ class RetrievalSet:
 
 
 @dataclass(frozen=True)
-class MaxRetrieval:
+class MaxRetrieval(Task):
     classes: int = 10
     longest: int = 4096
     """The longest sequence of the report set; they start at 16 and double."""
@@ -65,8 +76,12 @@ class MaxRetrieval:
     """Sequences of each length in the report set."""
 
     kind: ClassVar[str] = "max-retrieval"
+    reads: ClassVar[Literal["tokens", "items"]] = "items"
     metric: ClassVar[str] = "accuracy"
-    lower_is_better: ClassVar[bool] = False
+    measures: ClassVar[tuple[str, ...]] = ("accuracy",)
+    unit: ClassVar[str] = "items"
+    usual_model: ClassVar[str] = "retriever"
+    usual_batch: ClassVar[int] = 128
 
     def __post_init__(self) -> None:
         if self.classes < 2:
@@ -79,6 +94,22 @@ class MaxRetrieval:
     @property
     def name(self) -> str:
         return "max" if self.classes == 10 else f"max-c{self.classes}"
+
+    @property
+    def title(self) -> str:
+        return "Maximum Retrieval"
+
+    @property
+    def usual_train_length(self) -> int:
+        return 16
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        return {
+            "accuracy": Metric("accuracy", guess=1 / self.classes),
+            "entropy": Metric("attention entropy (nats)", lower_is_better=True, worst=float("inf")),
+            "largest_weight": Metric("largest attention weight"),
+        }
 
     @property
     def vocabulary(self) -> int:
@@ -100,7 +131,7 @@ class MaxRetrieval:
         highest_N = np.where(real_NxL, priority_NxL, -np.inf).argmax(axis=1)
         return np.take_along_axis(class_NxL, highest_N[:, None], axis=1)[:, 0]
 
-    def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> Items:
+    def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> Batch:
         """Minibatch `step` of a group of draws: n sequences with lengths uniform on 5..s, s the training length.
 
         A sequence takes 1 + 2 s words: the first picks its length, then come two an item, also for items beyond it.
@@ -111,7 +142,8 @@ class MaxRetrieval:
         priority_NxL, class_NxL = self.sample(words[:, 1:].reshape(n, s, 2))
         padding_NxL = np.arange(s) >= length_N[:, None]
         priority_NxL[padding_NxL], class_NxL[padding_NxL] = 0, 0
-        return priority_NxL, class_NxL, length_N, self.labels(priority_NxL, class_NxL, length_N)
+        label_N = self.labels(priority_NxL, class_NxL, length_N)
+        return Batch(Items(priority_NxL, class_NxL, length_N), label_N, np.ones(n, bool))
 
     def validation(self, seed: int, use: str, longest: int | None = None, sequences: int | None = None) -> RetrievalSet:
         """The `selection` or `report` set: lengths 16, 32, .. up to `longest`, so many sequences of each."""
@@ -122,19 +154,20 @@ class MaxRetrieval:
         key = streams.key(seed, self.name, "validation", use)
         return RetrievalSet(key, tuple((n, 0, sequences if n <= FULL_UP_TO else -(-sequences // 4)) for n in lengths))
 
-    def examples(self, validation: RetrievalSet) -> Items:
-        """What a model's `scores` takes: the sequences of a set or of one of its pieces, padded to the longest."""
+    def examples(self, validation: RetrievalSet) -> Examples:
+        """The sequences of a set or of one of its pieces, padded to the longest."""
         longest = max(length for length, _, _ in validation.ranges)
         drawn = [self._draw(validation.key, *entry) for entry in validation.ranges]
         pads = [((0, 0), (0, longest - priority.shape[1])) for priority, _ in drawn]
         priority_NxL = np.concatenate([np.pad(x, pad) for (x, _), pad in zip(drawn, pads, strict=True)])
         class_NxL = np.concatenate([np.pad(x, pad) for (_, x), pad in zip(drawn, pads, strict=True)])
         length_N = validation.length_P
-        return priority_NxL, class_NxL, length_N, self.labels(priority_NxL, class_NxL, length_N)
+        label_N = self.labels(priority_NxL, class_NxL, length_N)
+        return Examples(Items(priority_NxL, class_NxL, length_N), np.ones(len(length_N), bool), {"label": label_N})
 
-    def by_length(self, values: NDArray[np.floating], validation: RetrievalSet) -> dict[str, ByLength]:
-        """Accuracy at each length, from 1 or 0 for every sequence, [M, P]."""
-        return {"accuracy": mean_by_length(values, validation.length_P)}
+    def score(self, logits_MxPxV: Tensor, truth: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """1 for a right and 0 for a wrong answer: accuracy is their mean."""
+        return {"accuracy": scores.right(logits_MxPxV, truth["label"])}
 
     def _draw(self, key: streams.Key, length: int, begin: int, end: int) -> tuple[Floats, Integers]:
         """Sequences begin .. end-1 of a length: the streams (length, number of the sequence)."""

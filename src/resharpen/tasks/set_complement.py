@@ -13,16 +13,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import combinations
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
-from resharpen.metrics import ByLength, mean_by_length
+from resharpen.tasks.task import Metric, TokenTask, Tokens
 from resharpen.tasks.validation import ValidationSet
-
-Tokens = NDArray[np.int64]
 
 ENUMERATED_UP_TO = 9
 """The largest v for which every state is a validation prefix: 2,295 of them at v = 9."""
@@ -30,12 +28,15 @@ SAMPLED_SEQUENCES = 1024
 
 
 @dataclass(frozen=True)
-class SetComplement:
+class SetComplement(TokenTask):
     v: int
 
     kind: ClassVar[str] = "set-complement"
-    metric: ClassVar[str] = "tvd"
-    lower_is_better: ClassVar[bool] = True
+    sets: ClassVar[bool] = True
+    sequences: ClassVar[int] = SAMPLED_SEQUENCES
+    usual_model: ClassVar[str] = "minimal"
+    usual_batch: ClassVar[int] = 256
+    shown_by: ClassVar[Literal["length", "train_length"]] = "train_length"
 
     def __post_init__(self) -> None:
         if self.v < 2:
@@ -46,8 +47,17 @@ class SetComplement:
         return f"sct-v{self.v}"
 
     @property
+    def title(self) -> str:
+        return f"Set Complement, v = {self.v}"
+
+    @property
     def vocabulary(self) -> int:
         return self.v
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """A uniform guess is off by i / v at length i: by a half on average."""
+        return {"tvd": Metric("TVD", lower_is_better=True, worst=1.0, guess=0.5)}
 
     @property
     def longest(self) -> int:
@@ -72,13 +82,6 @@ class SetComplement:
             tokens_NxL[:, i] = token_N
         return tokens_NxL
 
-    def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> tuple[Tokens, Tokens]:
-        """Minibatch `step` of a group of draws: n inputs of s tokens and the token that followed each prefix."""
-        drawn = train_length + 1
-        words = streams.words(key, n * drawn, group, step).reshape(n, drawn)
-        tokens = self.sample(words)
-        return tokens[:, :-1], tokens[:, 1:]
-
     def p_star(self, inputs_NxL: Tokens) -> NDArray[np.float64]:
         """The exact next-token distribution after every prefix, [N, L, V]."""
         present_NxLxV = np.eye(self.v, dtype=bool)[inputs_NxL].cumsum(axis=1) > 0
@@ -86,20 +89,7 @@ class SetComplement:
 
     def validation(self, seed: int, use: str) -> ValidationSet:
         """The `selection` or `report` set: every state for small v, else all prefixes of fixed random sequences."""
-        if self.v <= ENUMERATED_UP_TO:
-            return self._every_state()
-        key = streams.key(seed, self.name, "validation", use)
-        words = streams.words(key, SAMPLED_SEQUENCES * self.longest).reshape(SAMPLED_SEQUENCES, self.longest)
-        return ValidationSet(self.sample(words), np.ones((SAMPLED_SEQUENCES, self.longest), dtype=bool))
-
-    def examples(self, validation: ValidationSet) -> tuple[NDArray, ...]:
-        """What a model's `scores` takes: inputs [N, L], which prefixes are scored [N, L], p* of those [P, V]."""
-        inputs, scored = validation.inputs_NxL, validation.scored_NxL
-        return inputs, scored, self.p_star(inputs)[scored]
-
-    def by_length(self, values: NDArray[np.floating], validation: ValidationSet) -> dict[str, ByLength]:
-        """Mean TVD of each length, from that of every scored prefix, [M, P]."""
-        return {"tvd": mean_by_length(values, validation.length_P)}
+        return self._every_state() if self.v <= ENUMERATED_UP_TO else super().validation(seed, use)
 
     def _every_state(self) -> ValidationSet:
         """Each (last token, set) once: without positions the order of the earlier tokens cannot matter."""

@@ -1,45 +1,210 @@
-"""What a task is: minibatches to train on, fixed sets to score on, and what the scores mean."""
+"""What a task is: minibatches to train on, fixed sets to score on, and what the scores mean.
+
+A task of your own on tokens needs two things, how a sequence is drawn and what comes next; `TokenTask` does the rest.
+
+Shapes: M models, N sequences, L positions, V tokens, P scored places.
+"""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
-from resharpen.metrics import ByLength
+from resharpen.metrics import ByLength, mean_by_length
+from resharpen.plain import build
+from resharpen.tasks import scores
+from resharpen.tasks.validation import ValidationSet
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Tokens = NDArray[np.int64]
+Measured = Mapping[str, NDArray[np.floating]]
+"""Name of a measure -> its value at every scored place, [M, P]."""
 
 
-class Task(Protocol):
-    """A frozen dataclass; its fields are the columns that tell tasks apart in the tables of a run."""
+class Batch(NamedTuple):
+    """A minibatch: what models read, what they are to predict, and where that counts."""
+
+    inputs: Any
+    targets: Tokens
+    mask: NDArray[np.bool_]
+    """Of the shape of the targets; padding does not count."""
+
+
+class Examples(NamedTuple):
+    """(A piece of) a validation set: what models read, which of their logits are scored, and what is true there."""
+
+    inputs: Any
+    scored: NDArray[np.bool_]
+    truth: Mapping[str, NDArray]
+    """What `Task.score` compares the logits with, by name, [P, ...] each."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a figure or a table has to know of a metric."""
+
+    label: str
+    lower_is_better: bool = False
+    worst: float = 0.0
+    """What a model has that has no value."""
+    guess: float | None = None
+    """What a guess would reach."""
+    bin: int | None = None
+    """Lengths are the ends of bins so wide; None for single lengths."""
+
+    @property
+    def best_quantile(self) -> float:
+        """The quantile over models that counts as best results."""
+        return 0.1 if self.lower_is_better else 0.9
+
+
+class Validation(Protocol):
+    """A fixed set of prefixes or sequences to score models on."""
+
+    @property
+    def length_P(self) -> NDArray[np.int64]: ...
+
+    def pieces(self, positions: int) -> Iterator[Any]:
+        """The same in order, in sets of about so many positions: for bounded memory."""
+        ...
+
+
+class Task:
+    """A frozen dataclass of numbers and texts; its fields are the columns that tell tasks apart in the tables."""
 
     kind: ClassVar[str]
-    metric: ClassVar[str]
+    reads: ClassVar[Literal["tokens", "items"]] = "tokens"
+    sets: ClassVar[bool] = False
+    """Whether the tokens of a sequence are distinct: to a model without order a prefix is then a set and its last."""
+    metric: ClassVar[str] = "tvd"
     """The metric that checkpoints are chosen by, averaged over lengths."""
-    lower_is_better: ClassVar[bool]
+    measures: ClassVar[tuple[str, ...]] = ("tvd",)
+    """What `score` gives."""
+    unit: ClassVar[str] = "tokens"
+    usual_model: ClassVar[str] = "transformer"
+    usual_batch: ClassVar[int] = 64
+    shown_by: ClassVar[Literal["length", "train_length"]] = "length"
+    """What the axis of the figure is: the length of inputs, or that of training, the score being over all lengths."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What the random streams go by: whatever makes other sequences, and nothing else."""
+        raise NotImplementedError
 
     @property
-    def vocabulary(self) -> int: ...
+    def title(self) -> str:
+        return self.name
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of tokens, or of possible answers."""
+        raise NotImplementedError
+
+    @property
+    def usual_train_length(self) -> int | None:
+        """Where a spec gives none; None if it has to."""
+        return None
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """All that a run reports; the first is that of the figure."""
+        return {"tvd": Metric("TVD", lower_is_better=True, worst=1.0)}
+
+    @property
+    def lower_is_better(self) -> bool:
+        return self.metrics[self.metric].lower_is_better
+
+    @property
+    def token_names(self) -> tuple[str, ...]:
+        return tuple(map(str, range(self.vocabulary)))
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Self:
+        """From the [task] table of a TOML file, kind, train_lengths and model apart."""
+        return build(cls, data, "[task]")
+
+    def as_data(self) -> dict[str, Any]:
+        """What `from_data` takes."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # pyright: ignore[reportArgumentType]
 
     def check_train_length(self, train_length: int) -> None:
         """ValueError for a training length that makes no sense."""
-        ...
+        if train_length < 1:
+            raise ValueError(f"training length {train_length}: at least 1")
 
-    def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> tuple[NDArray, ...]:
-        """A minibatch, as the loss of the task's models takes it."""
-        ...
+    def marks(self, train_length: int) -> dict[str, int]:
+        """Lengths to mark in figures, by what they are."""
+        return {}
+
+    def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> Batch:
+        """Minibatch `step` of a group of draws, n sequences: a pure function of its arguments."""
+        raise NotImplementedError
 
     def validation(self, seed: int, use: str) -> Any:
         """The `selection` set, used at checkpoints, or the `report` set, used once on the weights that were kept."""
-        ...
+        raise NotImplementedError
 
-    def examples(self, validation: Any) -> tuple[NDArray, ...]:
-        """(A piece of) a validation set, as the scores of the task's models take it."""
-        ...
+    def examples(self, validation: Any) -> Examples:
+        raise NotImplementedError
 
-    def by_length(self, values: Any, validation: Any) -> dict[str, ByLength]:
-        """What an engine's `evaluate` gave, reduced: metric -> values by length."""
-        ...
+    def score(self, logits_MxPxV: Tensor, truth: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Logits at the scored places against the truth, [M, P] each."""
+        return {"tvd": scores.total_variation(logits_MxPxV, truth["p_star"])}
+
+    def by_length(self, measured: Measured, validation: Any) -> dict[str, ByLength]:
+        """What was measured at every scored place, reduced: metric -> values by length."""
+        return {name: mean_by_length(values_MxP, validation.length_P) for name, values_MxP in measured.items()}
+
+
+class TokenTask(Task):
+    """A task on tokens whose sequences have one length, and whose next-token distribution is known:
+
+        sample(words_NxT)      T tokens a sequence from T random words, uniform on 0 .. 2^32 - 1: tokens [N, T]
+        p_star(inputs_NxL)     the exact distribution of what follows every prefix, [N, L, V]
+
+    A sequence is opened with `opening`, a token of its own, if there is one. Scored at all lengths up to `longest`.
+    """
+
+    opening: ClassVar[int | None] = None
+    sequences: ClassVar[int] = 64
+    """In a validation set."""
+
+    @property
+    def longest(self) -> int:
+        raise NotImplementedError
+
+    def sample(self, words_NxT: NDArray[np.uint32]) -> Tokens:
+        raise NotImplementedError
+
+    def p_star(self, inputs_NxL: Tokens) -> NDArray[np.float64]:
+        raise NotImplementedError
+
+    def check_train_length(self, train_length: int) -> None:
+        if not 1 <= train_length <= self.longest:
+            raise ValueError(f"training length {train_length}: for {self.name} 1..{self.longest}")
+
+    def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> Batch:
+        tokens = self._drawn(key, n, train_length + 1, group, step)
+        return Batch(tokens[:, :-1], tokens[:, 1:], np.ones((n, train_length), bool))
+
+    def validation(self, seed: int, use: str) -> ValidationSet:
+        inputs = self._drawn(streams.key(seed, self.name, "validation", use), self.sequences, self.longest)
+        return ValidationSet(inputs, np.ones(inputs.shape, bool))
+
+    def examples(self, validation: ValidationSet) -> Examples:
+        inputs, scored = validation.inputs_NxL, validation.scored_NxL
+        return Examples(inputs, scored, {"p_star": self.p_star(inputs)[scored]})
+
+    def _drawn(self, key: streams.Key, n: int, length: int, group: int = 0, step: int = 0) -> Tokens:
+        """n sequences of so many tokens, the opening one included, [N, length]."""
+        drawn = length - (self.opening is not None)
+        words = streams.words(key, n * drawn, group, step).reshape(n, drawn)
+        opening = [] if self.opening is None else [np.full((n, 1), self.opening)]
+        return np.concatenate([*opening, self.sample(words)], axis=1)

@@ -51,7 +51,6 @@ class Tomita(Language):
 
     kind: ClassVar[str] = "tomita"
     metric: ClassVar[str] = "auc"
-    lower_is_better: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,6 +60,10 @@ class Tomita(Language):
     @property
     def name(self) -> str:
         return f"tomita-{self.n}"
+
+    @property
+    def title(self) -> str:
+        return f"Tomita {self.n}"
 
     @property
     def cap(self) -> int:

@@ -139,7 +139,7 @@ def _by_length(axes: Axes, ylabel: str, title: str) -> None:
 
 
 def draw_run(tables: Mapping[str, Table], weight_decay: Mapping[str, NDArray]) -> Figure:
-    """Across a run, by placement: attention against weight decay, share of models in form, residual against TVD."""
+    """Across a run, by variant: attention against weight decay, share of models in form, residual against TVD."""
     figure = Figure(figsize=(13, 4.6), layout="constrained")
     decay_axes, share_axes, residual_axes = (figure.add_subplot(1, 3, i) for i in (1, 2, 3))
     for name, table in tables.items():
@@ -166,7 +166,7 @@ FLOOR = 1e-6
 
 
 def _draw_shares(axes: Axes, tables: Mapping[str, Table]) -> None:
-    """Two bars a placement: by the residual of (B, D), and by that of B and D as the norms scale them."""
+    """Two bars a variant: by the residual of (B, D), and by that of B and D as the norms scale them."""
     for i, (name, table) in enumerate(tables.items()):
         sound = max(1, int(np.isfinite(table["residual"]).sum()))
         for offset, key, hatch in ((-0.2, "residual", None), (0.2, "scaled_residual", "//")):
@@ -177,7 +177,7 @@ def _draw_shares(axes: Axes, tables: Mapping[str, Table]) -> None:
             axes.annotate(f"{share:.0%}", at, xytext=(0, 3), textcoords="offset points", ha="center", fontsize=6.5)
     axes.set_xticks(range(len(tables)), list(tables), rotation=20)
     axes.set_ylim(0, 1.08)
-    axes.set_xlabel("placement")
+    axes.set_xlabel("variant")
     axes.set_ylabel("share of models")
     axes.set_title(f"In form: residual < {IN_FORM:g} (hatched: with norm scales)", fontsize=11)
 
@@ -193,7 +193,7 @@ SOLVED = 0.05
 
 
 def draw_cure(tables: Mapping[str, Table], train_length: int) -> Figure:
-    """Dispersion and its cure: amplitude of the attention output and logit gap by length, one column a placement.
+    """Dispersion and its cure: amplitude of the attention output and logit gap by length, one column a variant.
 
     Medians and 10-90% bands beside the theory, whose kappa is read off the weights of each model. Only models that
     solve the lengths they were trained on: the picture is about what then happens beyond them.

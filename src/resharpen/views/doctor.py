@@ -9,7 +9,7 @@ import subprocess
 from rich.console import Console
 from rich.table import Table
 
-from resharpen.experiments import machine
+from resharpen.experiments.keeping import machine
 
 
 def print_diagnosis(console: Console) -> None:

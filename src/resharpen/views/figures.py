@@ -4,36 +4,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resharpen.analysis.rescoring import rescore
 from resharpen.analysis.scores import task_of
-from resharpen.experiments.store import Run
-from resharpen.tasks import MaxRetrieval, SetComplement, Task
-from resharpen.views.by_length import draw_by_length, label
-from resharpen.views.set_complement import draw_set_complement
+from resharpen.errors import UserError, unknown
+from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.running.rescoring import rescore
+from resharpen.experiments.running.training import SELECTIONS
+from resharpen.views.by_length import draw_by_length
+from resharpen.views.by_train_length import draw_by_train_length
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+CHECKPOINTS = {
+    "best": "at its best checkpoint",
+    "best-trained": "at its best checkpoint as judged on trained lengths",
+    "last": "at its last checkpoint",
+}
+
 
 def draw(run: Run, selection: str = "best", attention: str | None = None) -> dict[str, Figure]:
-    """`figure` is the paper's; what else there is belongs to it. `attention` rereads the kept models with a remedy."""
+    """`figure` is the task's own; what else there is belongs to it. `attention` rereads the kept models with another."""
+    if selection not in SELECTIONS:
+        raise unknown("selection", selection, SELECTIONS)
+    if not run.done():
+        raise UserError(f"{run.directory} has no finished shard yet; continue it with: {run.command}")
     task, settings = task_of(run), run.experiment.settings
     lengths = None if attention is None else rescore(run, attention, selection)
-    if isinstance(task, SetComplement):
-        return {"figure": draw_set_complement(run, selection, lengths)}
     read = f", read with {attention}" if attention else ""
-    names = ", ".join(dict.fromkeys(label(setting.task) for setting in settings))
-    title = (
-        f"{names if len(settings) < 3 else 'Formal languages'}{read}: each dot is a model at its {selection} checkpoint"
-    )
-    return {
-        name: draw_by_length(run, settings, metric, title, selection, lengths)
-        for name, metric in _pictures(task).items()
-    }
+    caption = f"each dot is a model with its own random hyperparameters, {CHECKPOINTS[selection]}{read}"
+    figures: dict[str, Figure] = {}
+    names = ", ".join(dict.fromkeys(setting.task.title for setting in settings))
+    title = f"{names if len(settings) < 3 else 'All languages'}: {caption}"
+    for i, metric in enumerate(task.metrics):
+        name = metric.replace("_", "-") if i else "figure"
+        if i == 0 and task.shown_by == "train_length":
+            figures[name] = draw_by_train_length(run, caption, selection, lengths)
+        elif metric in _reported(run, lengths):
+            figures[name] = draw_by_length(run, settings, metric, title, selection, lengths)
+    return figures
 
 
-def _pictures(task: Task) -> dict[str, str]:
-    """Name of a picture -> the metric it shows."""
-    if isinstance(task, MaxRetrieval):
-        return {"figure": "accuracy", "entropy": "entropy", "largest-weight": "largest_weight"}
-    return {"figure": "tvd", "auc": "auc"} if task.metric == "tvd" else {"figure": "auc", "tvd": "tvd"}
+def _reported(run: Run, lengths) -> set[str]:
+    return set((run.table("lengths") if lengths is None else lengths)["metric"].unique())

@@ -13,8 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from resharpen.experiments.runner import Plan
-from resharpen.experiments.training import Progress
+from resharpen.experiments.running.runner import Plan
+from resharpen.experiments.running.training import Progress
 
 
 class Meter:
@@ -58,8 +58,8 @@ class Meter:
         self._last_seen[progress.shard] = now
         self.diverged[progress.shard] = progress.diverged
         if not math.isnan(progress.best):
-            best = self.best.get(progress.placement, math.inf)
-            self.best[progress.placement] = min(best, progress.best)
+            better = min if progress.lower_is_better else max
+            self.best[progress.variant] = better(self.best.get(progress.variant, progress.best), progress.best)
         if progress.step == progress.steps:
             self.models_done += progress.models
 
@@ -125,7 +125,7 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """A bar, the pace, and the best score of each placement so far."""
+    """A bar, the pace, and the best score of each variant so far."""
 
     def __init__(self, console: Console):
         self._console, self._meter = console, Meter()
@@ -158,9 +158,9 @@ class LiveProgress:
         if meter.best:
             pace = f"{meter.steps_per_second:,.0f} model-steps/s, {duration(meter.seconds_left())} left"
             self._bar.update(self._task, completed=meter.fraction * meter.models, pace=pace)
-        best = Table("placement", "best score so far", box=None)
-        for placement, score in meter.best.items():
-            best.add_row(placement, f"{score:.4f}")
+        best = Table("variant", "best score so far", box=None)
+        for variant, score in meter.best.items():
+            best.add_row(variant, f"{score:.4f}")
         diverged = sum(meter.diverged.values())
         self._live.update(Group(self._bar, best, f"{diverged} diverged" if diverged else ""))
 
@@ -173,7 +173,7 @@ def _announce(plan: Plan, console: Console) -> None:
     text = (
         f"{len(plan.todo)} of {len(shards)} shards to train" if plan.todo else f"all {len(shards)} shards are finished"
     )
-    engine = plan.run.experiment.engine
+    engines = " and ".join(sorted({str(variant.engine) for variant in plan.run.experiment.variants.values()}))
     console.print(
-        f"{plan.run.directory}: {text}{f', {already} done' if already and plan.todo else ''} ({engine} engine)"
+        f"{plan.run.directory}: {text}{f', {already} done' if already and plan.todo else ''} ({engines} engine)"
     )

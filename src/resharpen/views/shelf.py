@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from resharpen.experiments.estimate import calibrate, estimate
-from resharpen.experiments.machine import cores
-from resharpen.experiments.runner import with_engine
-from resharpen.experiments.shelf import SCALES, SHELF, take
+from resharpen.experiments.keeping.machine import cores
+from resharpen.experiments.running.estimate import calibrate, estimate
+from resharpen.experiments.running.runner import with_engine
+from resharpen.experiments.specs.shelf import SCALES, SHELF, take
 from resharpen.views.progress import duration
 
 
@@ -16,10 +16,10 @@ def print_shelf(console: Console) -> None:
     table = Table("figure", "what it shows", title="The shelf", title_justify="left")
     for scale in SCALES:
         table.add_column(scale, justify="right")
-    engine = with_engine(take("fig1", "paper")).engine
+    engine = next(iter(with_engine(take("fig1", "paper")).variants.values())).engine
     with console.status("timing a few steps of every setting ..."):
         for name, entry in SHELF.items():
-            experiments = {scale: take(name, scale).with_changes(engine=engine) for scale in SCALES}
+            experiments = {scale: with_engine(take(name, scale).with_changes(engine=engine)) for scale in SCALES}
             pace = calibrate(experiments["laptop"])
             cells = []
             for scale, experiment in experiments.items():

@@ -11,13 +11,12 @@ from rich.table import Table
 
 from resharpen.analysis.claims import Claim
 from resharpen.analysis.inspection import Inspection
-from resharpen.experiments.store import Run
+from resharpen.experiments.keeping.store import Run
 from resharpen.tasks import Task
 
 if TYPE_CHECKING:
     import polars as pl
 
-_METRICS = {"tvd": "TVD", "auc": "ROC AUC", "accuracy": "Accuracy"}
 _STYLE = {"holds": "green", "does not hold": "red", "undecided at this scale": "yellow", "not tested": "dim"}
 
 
@@ -49,16 +48,17 @@ def print_claims(claims: Sequence[Claim], console: Console) -> None:
 
 
 def print_scores(scores: pl.DataFrame, task: Task, console: Console) -> None:
-    """The best tenth and the median of the task's metric by setting and placement."""
+    """The best tenth and the median of the task's metric by setting and variant."""
     import polars as pl
 
-    best = 0.1 if task.lower_is_better else 0.9
-    title = f"{_METRICS.get(task.metric, task.metric)} over all lengths"
-    table = Table("setting", "placement", "models", "diverged", title=title, title_justify="left")
+    metric = task.metrics[task.metric]
+    best = metric.best_quantile
+    title = f"{metric.label} over all lengths"
+    table = Table("setting", "variant", "models", "diverged", title=title, title_justify="left")
     for weights in ("train", "bema"):
         for name in (f"{best:.0%}", "median"):
             table.add_column(f"{weights} {name}", justify="right")
-    for (setting, placement), rows in scores.group_by("setting", "placement", maintain_order=True):
+    for (setting, variant), rows in scores.group_by("setting", "variant", maintain_order=True):
         by_weights = {weights: rows.filter(weights=weights)["score"] for weights in ("train", "bema")}
         cells = [
             "-" if (value := score.quantile(q, "linear")) is None else f"{value:.4f}"
@@ -66,7 +66,7 @@ def print_scores(scores: pl.DataFrame, task: Task, console: Console) -> None:
             for q in (best, 0.5)
         ]
         diverged = rows.filter(pl.col("weights") == "train")["diverged_at"].is_not_null().sum()
-        table.add_row(str(setting), str(placement), str(len(by_weights["train"])), str(diverged), *cells)
+        table.add_row(str(setting), str(variant), str(len(by_weights["train"])), str(diverged), *cells)
     console.print(table)
 
 
@@ -79,7 +79,8 @@ def print_status(run: Run, console: Console) -> None:
     table = Table(show_header=False, box=None)
     table.add_row("run", f"{experiment.name} in {run.directory}")
     table.add_row("started", f"{run.provenance['started']} on {run.provenance['cpu']}")
-    table.add_row("engine", f"{experiment.engine}, {experiment.steps:,} steps, seed {experiment.seed}")
+    engines = ", ".join(f"{name} {variant.engine}" for name, variant in experiment.variants.items())
+    table.add_row("engine", f"{engines}; {experiment.steps:,} steps, seed {experiment.seed}")
     table.add_row("shards", f"{len(done)} of {len(shards)} finished, {len(started)} under way")
     table.add_row("models", f"{models:,} of {sum(shard.count for shard in shards):,} finished")
     next_steps = f"resharpen figure {run.directory}" if len(done) == len(shards) else run.command
@@ -88,11 +89,11 @@ def print_status(run: Run, console: Console) -> None:
 
 
 def print_inspection(inspection: Inspection, console: Console) -> None:
-    """One column a placement: what the circuits of its models have in common."""
+    """One column a variant: what the circuits of its models have in common."""
     summary = inspection.summary()
     table = Table("", title=f"Inside the models of {inspection.setting.name}", title_justify="left")
-    for placement in summary["placement"]:
-        table.add_column(placement, justify="right")
+    for variant in summary["variant"]:
+        table.add_column(variant, justify="right")
     for name in summary.columns[1:]:
         cells = ["-" if x is None else f"{x:.3f}" if isinstance(x, float) else str(x) for x in summary[name]]
         table.add_row(name, *cells)

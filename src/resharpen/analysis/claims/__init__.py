@@ -5,10 +5,10 @@ from resharpen.analysis.claims.languages import dyck_claims, tomita_claims
 from resharpen.analysis.claims.max_retrieval import max_retrieval_claims
 from resharpen.analysis.claims.set_complement import set_complement_claims
 from resharpen.analysis.scores import task_of
-from resharpen.experiments.store import Run
+from resharpen.experiments.keeping.store import Run
 from resharpen.tasks import Dyck, MaxRetrieval, SetComplement, Tomita
 
-__all__ = ["Claim", "Finding", "claims"]
+__all__ = ["Claim", "Finding", "claims", "has_claims"]
 
 _BY_TASK = {
     SetComplement.kind: set_complement_claims,
@@ -16,6 +16,11 @@ _BY_TASK = {
     Dyck.kind: dyck_claims,
     Tomita.kind: tomita_claims,
 }
+
+
+def has_claims(run: Run) -> bool:
+    """Whether the paper says anything about such a task."""
+    return task_of(run).kind in _BY_TASK
 
 
 def claims(run: Run) -> list[Claim]:

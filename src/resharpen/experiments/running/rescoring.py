@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from resharpen import own
 from resharpen.engines.base import Engine, part
 from resharpen.engines.choose import make_engine, why_not_native
-from resharpen.experiments.spec import Experiment, Shard
-from resharpen.experiments.store import Run
-from resharpen.experiments.tables import lengths_table
-from resharpen.experiments.training import WEIGHTS, measure
+from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.keeping.tables import lengths_table
+from resharpen.experiments.running.training import WEIGHTS
+from resharpen.experiments.specs.spec import Experiment, Shard
+from resharpen.parts import find_attention
 
 if TYPE_CHECKING:
     import polars as pl
@@ -22,6 +24,8 @@ def rescore(run: Run, attention: str, selection: str = "best") -> pl.DataFrame:
     """Rows like those of the table `lengths`, with the attention weights of a remedy in place of the trained ones."""
     import polars as pl
 
+    attention = own.refer(attention) if own.is_own(attention) else attention
+    find_attention(attention)  # a misspelt name says so before anything is read
     return pl.concat([_rescore_shard(run, shard, attention, selection) for shard in run.done()])
 
 
@@ -33,13 +37,15 @@ def _rescore_shard(run: Run, shard: Shard, attention: str, selection: str) -> pl
     for slot in (f"{which}.{selection}" for which in WEIGHTS):
         weights = part(kept, slot)
         kept_M = np.array([np.isfinite(row).all() for row in next(iter(weights.values()))])
-        for metric, (length_S, value_MxS, n_S) in measure(engine, weights, task, report).items():
+        measured = engine.measure(weights, report, report=True)
+        for metric, (length_S, value_MxS, n_S) in task.by_length(measured, report).items():
             reported[slot, metric] = length_S, np.where(kept_M[:, None], value_MxS, np.nan), n_S
     return lengths_table(shard, reported)
 
 
 def _reader(experiment: Experiment, shard: Shard, attention: str) -> Engine:
     """An engine that reads with the remedy: native where the run is and its kernel knows it."""
-    problem = replace(experiment.problem(shard), attention=attention)
-    native = experiment.engine == "native" and not why_not_native(problem, training=False)
+    problem = experiment.problem(shard)
+    problem = replace(problem, parts=replace(problem.parts, attention=find_attention(attention)))
+    native = experiment.variants[shard.variant].engine == "native" and not why_not_native(problem, training=False)
     return make_engine("native" if native else "torch", problem, experiment.ensemble(shard))

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.engines.base import Arrays, Engine, Weights, part, weights_of
 from resharpen.engines.choose import make_engine
-from resharpen.experiments import files
-from resharpen.experiments.spec import Experiment, Shard
-from resharpen.experiments.store import ShardFiles
-from resharpen.experiments.tables import curves_table, lengths_table, models_table
-from resharpen.metrics import ByLength, mean_by_length
-from resharpen.tasks import Task
+from resharpen.experiments.keeping import files
+from resharpen.experiments.keeping.store import ShardFiles
+from resharpen.experiments.keeping.tables import curves_table, lengths_table, models_table
+from resharpen.experiments.specs.spec import Experiment, Shard
+from resharpen.metrics import ByLength
 
 Selection = Literal["best", "best-trained", "last"]
 """Which checkpoint is kept: the best over all lengths, the best judged on trained lengths only, the last."""
@@ -43,12 +42,13 @@ class Progress:
 
     shard: str
     setting: str
-    placement: str
+    variant: str
     models: int
     step: int
     steps: int
     best: float
     """The best score so far, over models and weights; nan before the first checkpoint."""
+    lower_is_better: bool
     diverged: int
     checkpoint: bool
 
@@ -59,6 +59,8 @@ class Kept:
 
     score: dict[str, NDArray[np.float64]]
     """`train` and `bema`: score over all lengths, `train.trained` and `bema.trained`: over trained ones; [C, M]."""
+    loss: NDArray[np.float64]
+    """The training loss, summed over all steps up to a checkpoint; [C, M]."""
     step: dict[str, NDArray[np.int64]]
     """WEIGHTS.SELECTION -> the step it was taken at, -1 for none; [M]."""
     weights: Arrays = field(default_factory=dict)
@@ -69,19 +71,27 @@ class Kept:
         models = len(next(iter(theta.values())))
         return cls(
             {name: np.full((checkpoints, models), np.nan) for name in SCORES},
+            np.full((checkpoints, models), np.nan),
             {slot: np.full(models, -1, np.int64) for slot in SLOTS},
             {f"{slot}.{name}": np.full_like(array, np.nan) for slot in SLOTS for name, array in theta.items()},
         )
 
     def dump(self) -> Arrays:
         parts = {"score": self.score, "kept_step": self.step, "kept": self.weights}
-        return {f"{prefix}.{name}": array for prefix, arrays in parts.items() for name, array in arrays.items()}
+        named = {f"{prefix}.{name}": array for prefix, arrays in parts.items() for name, array in arrays.items()}
+        return {"kept_loss": self.loss, **named}
 
     @classmethod
     def load(cls, arrays: Arrays) -> Kept:
         """A file has no order of names, the tables have one."""
         score, step = part(arrays, "score"), part(arrays, "kept_step")
-        return cls({name: score[name] for name in SCORES}, {s: step[s] for s in SLOTS}, part(arrays, "kept"))
+        scores, steps = {name: score[name] for name in SCORES}, {slot: step[slot] for slot in SLOTS}
+        return cls(scores, arrays["kept_loss"], steps, part(arrays, "kept"))
+
+    def mean_loss(self, checkpoints: Sequence[int]) -> NDArray[np.float64]:
+        """The mean training loss since the checkpoint before, [C, M]."""
+        steps_C = np.diff(checkpoints, prepend=0)
+        return np.diff(self.loss, axis=0, prepend=0.0) / steps_C[:, None]
 
     def best(self, lower_is_better: bool) -> float:
         scores = np.concatenate([self.score[which].ravel() for which in WEIGHTS])
@@ -106,37 +116,36 @@ class Trainer:
         self._checkpoints = experiment.checkpoint_steps()
         self._task = shard.setting.task
         self._selection = self._task.validation(experiment.seed, "selection")
+        self._engine = str(experiment.variants[shard.variant].engine or experiment.engine)
         self._seconds = 0.0
 
     def run(self) -> bool:
         """Train to the end; False if stopped before, with the state saved."""
         engine = make_engine(
-            self._experiment.engine, self._experiment.problem(self._shard), self._experiment.ensemble(self._shard)
+            self._engine, self._experiment.problem(self._shard), self._experiment.ensemble(self._shard)
         )
         kept = self._resume(engine)
-        state = engine.dump()
-        self._report(self._progress(state, kept, checkpoint=False))
+        self._report(self._progress(engine, kept, checkpoint=False))
         chunk, saved_at = 1, self._clock()
-        while (step := int(state["step"][0])) < self._experiment.steps:
+        while (step := engine.step) < self._experiment.steps:
             started = self._clock()
             n = min(chunk, min(c for c in self._checkpoints if c > step) - step)
             engine.advance(n)
-            state = engine.dump()
             at_checkpoint = step + n in self._checkpoints
             if at_checkpoint:
-                self._keep(engine, state, kept)
+                self._keep(engine, kept)
             now = self._clock()
             self._seconds += now - started
             if n == chunk:
                 chunk = next_chunk(chunk, now - started)
-            self._report(self._progress(state, kept, at_checkpoint))
+            self._report(self._progress(engine, kept, at_checkpoint))
             stop = self._should_stop()
             if stop or now - saved_at >= SAVE_EVERY:
-                self._save(state, kept)
+                self._save(engine.dump(), kept)
                 saved_at = now
             if stop:
                 return False
-        self._finish(engine, state, kept)
+        self._finish(engine, kept)
         return True
 
     def _resume(self, engine: Engine) -> Kept:
@@ -156,15 +165,16 @@ class Trainer:
         engine_state = {f"state.{name}": array for name, array in state.items()}
         files.write_arrays(self._files.state, engine_state | kept.dump() | {"seconds": np.array([self._seconds])})
 
-    def _keep(self, engine: Engine, state: Arrays, kept: Kept) -> None:
+    def _keep(self, engine: Engine, kept: Kept) -> None:
         """Score both kinds of weights; keep those of the models that got better. A diverged model is not scored."""
-        step = int(state["step"][0])
+        state, step = engine.dump(), engine.step
         alive_M = state["diverged_at"] < 0
         row = self._checkpoints.index(step)
+        kept.loss[row] = np.where(alive_M, state["loss"], np.nan)
         for which in WEIGHTS:
             weights = weights_of(state, engine.ensemble, which)
-            values = engine.evaluate(weights, self._selection)
-            length_S, value_MxS, _ = self._task.by_length(values, self._selection)[self._task.metric]
+            measured = engine.measure(weights, self._selection)
+            length_S, value_MxS, _ = self._task.by_length(measured, self._selection)[self._task.metric]
             trained_S = length_S <= self._shard.setting.train_length
             scores = {"": _mean(value_MxS), ".trained": _mean(value_MxS[:, trained_S])}
             better_M = {"last": alive_M if step == self._experiment.steps else np.zeros_like(alive_M)}
@@ -179,21 +189,22 @@ class Trainer:
                 for name, array in weights.items():
                     kept.weights[f"{which}.{selection}.{name}"][better] = array[better]
 
-    def _progress(self, state: Arrays, kept: Kept, checkpoint: bool) -> Progress:
+    def _progress(self, engine: Engine, kept: Kept, checkpoint: bool) -> Progress:
         shard = self._shard
         return Progress(
             shard=shard.name,
             setting=shard.setting.name,
-            placement=shard.placement,
+            variant=shard.variant,
             models=shard.count,
-            step=int(state["step"][0]),
+            step=engine.step,
             steps=self._experiment.steps,
             best=kept.best(self._task.lower_is_better),
-            diverged=int((state["diverged_at"] >= 0).sum()),
+            lower_is_better=self._task.lower_is_better,
+            diverged=int((engine.diverged_at >= 0).sum()),
             checkpoint=checkpoint,
         )
 
-    def _finish(self, engine: Engine, state: Arrays, kept: Kept) -> None:
+    def _finish(self, engine: Engine, kept: Kept) -> None:
         """Score the kept weights on the report set and write the results."""
         report = self._task.validation(self._experiment.seed, "report")
         by_length: dict[tuple[str, str], ByLength] = {}
@@ -205,28 +216,21 @@ class Trainer:
                 same = {earlier: kept.step[earlier] == step_M for earlier in slots[:i]}
                 for same_M in same.values():
                     weights = {name: _blank(array, same_M) for name, array in weights.items()}
-                for metric, (length_S, value_MxS, n_S) in measure(engine, weights, self._task, report).items():
+                measured = engine.measure(weights, report, report=True)
+                for metric, (length_S, value_MxS, n_S) in self._task.by_length(measured, report).items():
                     value_MxS[step_M < 0] = np.nan
                     for earlier, same_M in same.items():
                         value_MxS[same_M] = by_length[earlier, metric][1][same_M]
                     by_length[slot, metric] = length_S, value_MxS, n_S
         tables = {
             "models": models_table(
-                self._experiment, self._shard, engine.ensemble.hyperparameters, state["diverged_at"], kept.step
+                self._experiment, self._shard, engine.ensemble.hyperparameters, engine.diverged_at, kept.step
             ),
-            "curves": curves_table(self._shard, self._checkpoints, kept.score),
+            "curves": curves_table(self._shard, self._checkpoints, kept.score, kept.mean_loss(self._checkpoints)),
             "lengths": lengths_table(self._shard, by_length),
         }
-        facts = {"shard": self._shard.name, "engine": self._experiment.engine, "seconds": round(self._seconds, 3)}
+        facts = {"shard": self._shard.name, "engine": self._engine, "seconds": round(self._seconds, 3)}
         self._files.finish(tables, kept.weights, facts)
-
-
-def measure(engine: Engine, weights: Arrays, task: Task, report: Any) -> dict[str, ByLength]:
-    """Everything that is reported of weights: the task's metrics and what the engine can tell besides, by length."""
-    scores, further = engine.examine(weights, report)
-    return task.by_length(scores, report) | {
-        name: mean_by_length(values_MxP, report.length_P) for name, values_MxP in further.items()
-    }
 
 
 def _blank(array_M: NDArray[np.float32], where_M: NDArray[np.bool_]) -> NDArray[np.float32]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.experiments.spec import Experiment, Shard
+from resharpen.errors import UserError
+from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.metrics import ByLength
 from resharpen.optim.hyperparameters import Draws
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 Reported = Mapping[tuple[str, str], ByLength]
 """(WEIGHTS.SELECTION, metric) -> values by length."""
+
+
+RESERVED = ("model", "draw", "diverged_at", "weights", "selection", "length", "metric", "value", "count", "score")
 
 
 def models_table(
@@ -30,20 +34,7 @@ def models_table(
     """One row a model: what it is, every hyperparameter, the steps of the kept checkpoints, divergence."""
     import polars as pl
 
-    setting = shard.setting
-    same = {
-        "setting": setting.name,
-        "task": setting.task.kind,
-        **_fields(setting.task),
-        "train_length": setting.train_length,
-        "family": setting.model.kind,
-        **_fields(setting.model),
-        "placement": shard.placement,
-        "steps": experiment.steps,
-        "batch": experiment.batch,
-        "seed": experiment.seed,
-        "engine": experiment.engine,
-    }
+    same = shared_columns(experiment, shard)
     steps = {f"{slot.replace('.', '_').replace('-', '_')}_step": _step(at) for slot, at in kept_step.items()}
     return pl.DataFrame(
         {"model": shard.model_ids, "draw": shard.draw_M}
@@ -54,8 +45,37 @@ def models_table(
     )
 
 
-def curves_table(shard: Shard, checkpoints: Sequence[int], score: Mapping[str, NDArray[np.float64]]) -> pl.DataFrame:
-    """One row a model, kind of weights and checkpoint: the score over all lengths and over trained ones."""
+def shared_columns(experiment: Experiment, shard: Shard) -> dict[str, Any]:
+    """What the models of a shard have in common: rows that were trained differently differ here."""
+    setting, variant = shard.setting, experiment.variants[shard.variant]
+    model = setting.model_of(variant)
+    columns = {
+        "setting": setting.name,
+        "task": setting.task.kind,
+        "train_length": setting.train_length,
+        "family": model.kind,
+        "variant": shard.variant,
+        **variant.columns(model),
+        "steps": experiment.steps,
+        "batch": experiment.batch,
+        "seed": experiment.seed,
+        "engine": variant.engine or experiment.engine,
+        "device": experiment.device,
+    }
+    taken = {*columns, *experiment.rows(variant), *RESERVED}
+    for what, thing in (("task", setting.task), ("model", model)):
+        for name, value in _fields(thing).items():
+            if name in taken or columns.get(name, value) != value:
+                raise UserError(f"a {what} cannot have a field '{name}': the tables of a run have a column of that name")
+            columns[name] = value
+    return columns
+
+
+def curves_table(
+    shard: Shard, checkpoints: Sequence[int], score: Mapping[str, NDArray[np.float64]], loss_CxM: NDArray[np.float64]
+) -> pl.DataFrame:
+    """One row a model, kind of weights and checkpoint: the score over all lengths and over trained ones, and the mean
+    training loss since the checkpoint before."""
     import polars as pl
 
     pieces = [
@@ -66,6 +86,7 @@ def curves_table(shard: Shard, checkpoints: Sequence[int], score: Mapping[str, N
                 "step": np.tile(np.asarray(checkpoints), shard.count),
                 "score": _value(score[which].T.ravel()),
                 "score_trained": _value(score[f"{which}.trained"].T.ravel()),
+                "loss": _value(loss_CxM.T.ravel()),
             }
         )
         for which in score
@@ -91,7 +112,7 @@ def lengths_table(shard: Shard, reported: Reported) -> pl.DataFrame:
                     "length": np.tile(length_S, shard.count),
                     "metric": [metric] * rows,
                     "value": _value(value_MxS.ravel()),
-                    "n": np.tile(n_S, shard.count),
+                    "count": np.tile(n_S, shard.count),
                 }
             )
         )

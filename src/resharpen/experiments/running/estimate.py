@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from resharpen.engines.base import GROUP
 from resharpen.engines.choose import make_engine
-from resharpen.experiments.machine import cores
-from resharpen.experiments.spec import Experiment, Shard
+from resharpen.experiments.keeping.machine import cores
+from resharpen.experiments.specs.spec import Experiment, Shard
+from resharpen.experiments.specs.variant import Variant
+from resharpen.streams import GROUP
 
 CALIBRATION_SECONDS = 0.05
 VALIDATION_SHARE = 1.1
@@ -49,7 +50,7 @@ class Estimate:
 
 def seconds_per_step(experiment: Experiment, shard: Shard) -> float:
     """Time of one training step of a shard."""
-    engine = make_engine(experiment.engine, experiment.problem(shard), experiment.ensemble(shard))
+    engine = make_engine(str(experiment.variants[shard.variant].engine), experiment.problem(shard), experiment.ensemble(shard))
     engine.advance(1)
     steps, n, spent, best = 0, 1, 0.0, np.inf
     while spent < CALIBRATION_SECONDS and steps < experiment.steps - 1:
@@ -62,31 +63,48 @@ def seconds_per_step(experiment: Experiment, shard: Shard) -> float:
     return best
 
 
-def calibrate(experiment: Experiment) -> dict[str, Pace]:
-    """The pace by setting: the mean of the first placement and the last, the one with most norms."""
-    ends = {list(experiment.placements)[i] for i in (0, -1)}
+Paces = Mapping[tuple[str, str], Pace]
+"""Of every setting and variant, by name."""
+
+
+def calibrate(experiment: Experiment) -> Paces:
+    """Variants that differ in the placement alone have the pace of the first and the last of them."""
+    alike: dict[Variant, list[str]] = {}
+    for name, variant in experiment.variants.items():
+        alike.setdefault(replace(variant, placement=None), []).append(name)
     pace = {}
     for setting in experiment.settings:
-        models = TOGETHER.get(setting.model.kind, 1)
-        shards = [Shard(setting, placement, 0, min(models, experiment.models)) for placement in sorted(ends)]
-        seconds = np.mean([seconds_per_step(experiment, shard) for shard in shards])
-        pace[setting.name] = Pace(float(seconds), models, experiment.batch)
+        for variant, names in alike.items():
+            models = GROUP if variant.engine == "torch" else TOGETHER.get(setting.model_of(variant).kind, 1)
+            ends = sorted({names[0], names[-1]})
+            shards = [Shard(setting, name, 0, min(models, experiment.models)) for name in ends]
+            seconds = float(np.mean([seconds_per_step(experiment, shard) for shard in shards]))
+            assert experiment.batch is not None
+            pace |= {(setting.name, name): Pace(seconds, models, experiment.batch) for name in names}
     return pace
 
 
-def estimate(experiment: Experiment, pace: Mapping[str, Pace], workers: int | None = None) -> Estimate:
-    """`pace` is that of each setting, as `calibrate` gives it."""
+def estimate(experiment: Experiment, pace: Paces, workers: int | None = None) -> Estimate:
+    """`pace` is that of each setting and variant, as `calibrate` gives it."""
     shards = experiment.shards()
-    busy = sum(pace[shard.setting.name].step(shard.count, experiment.batch) for shard in shards)
-    values = 0
+    assert experiment.batch is not None
+    busy, values = 0.0, 0
+    weights = {
+        (shard.setting.name, shard.variant): _weights(experiment, shard)
+        for shard in replace(experiment, models=1).shards()
+    }
     for shard in shards:
-        model = shard.setting.model
-        shapes = {**model.matrices(), **model.biases(), **model.gains(experiment.placements[shard.placement])}
-        weights = 6 * sum(int(np.prod(shape)) for shape in shapes.values())
+        key = shard.setting.name, shard.variant
+        busy += pace[key].step(shard.count, experiment.batch)
         curves, lengths = 2 * experiment.checkpoints, 6 * LENGTHS
-        values += shard.count * (weights + 2 * curves + 2 * lengths)
+        values += shard.count * (6 * weights[key] + 2 * curves + 2 * lengths)
     seconds = busy * experiment.steps * VALIDATION_SHARE / min(workers or cores(), len(shards))
     return Estimate(len(shards), sum(s.count for s in shards), seconds, values * BYTES_PER_VALUE)
+
+
+def _weights(experiment: Experiment, shard: Shard) -> int:
+    problem = experiment.problem(shard)
+    return sum(int(np.prod(p.shape)) for p in problem.model.parameters(problem.parts).values())  # pyright: ignore[reportArgumentType]
 
 
 def describe(experiment: Experiment, workers: int | None = None) -> str:
@@ -94,9 +112,9 @@ def describe(experiment: Experiment, workers: int | None = None) -> str:
     found = estimate(experiment, calibrate(experiment), workers)
     settings = ", ".join(setting.name for setting in experiment.settings)
     return (
-        f"{experiment.name}: {found.models:,} models x {experiment.steps:,} steps, {experiment.engine} engine\n"
+        f"{experiment.name}: {found.models:,} models x {experiment.steps:,} steps\n"
         f"  settings    {settings}\n"
-        f"  placements  {', '.join(experiment.placements)}\n"
+        f"  variants    {', '.join(f'{name} ({v.engine})' for name, v in experiment.variants.items())}\n"
         f"  shards      {found.shards}\n"
         f"  time        about {found.seconds / 3600:.2g} hours on {workers or cores()} workers\n"
         f"  disk        about {found.bytes / 2**20:,.0f} MiB\n"

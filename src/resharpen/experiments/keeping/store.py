@@ -2,7 +2,8 @@
 
 run.json                                the resolved spec, versions, machine, the command that resumes it
 README.md                               the same for a person
-shards/SETTING/PLACEMENT/FIRST-LAST/
+code/HASH-FILE.py                       copies of the user's own code, to read
+shards/SETTING/VARIANT/FIRST-LAST/
     state.safetensors                   an unfinished shard: everything needed to go on, bit for bit
     models, curves, lengths .parquet    a finished shard: its rows of the three tables
     weights.safetensors                 the kept weights, WEIGHTS.SELECTION.NAME [M, ...]
@@ -21,17 +22,20 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from resharpen.errors import UserError
-from resharpen.experiments import files
-from resharpen.experiments.machine import provenance
-from resharpen.experiments.spec import Experiment, Shard
-from resharpen.experiments.toml import differences, from_data, to_data
+from resharpen import own
+from resharpen.errors import UserError, unknown
+from resharpen.experiments.keeping import files
+from resharpen.experiments.keeping.machine import provenance
+from resharpen.experiments.specs.spec import Experiment, Shard
+from resharpen.experiments.specs.variant import Variant
+from resharpen.experiments.specs.toml import differences, from_data, search_data, to_data
 
 if TYPE_CHECKING:
     import polars as pl
 
 TABLES = ("models", "curves", "lengths")
-FORMAT = 1
+FORMAT = 2
+"""1 had placements where there are variants now."""
 
 
 class Damaged(UserError):
@@ -100,9 +104,14 @@ class ShardFiles:
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory that exists."""
+    """A run directory that exists.
+
+    The user's own code is executed from the file that it came from, if that is still the same; from the copy in the run
+    directory only if the reader trusts it.
+    """
 
     directory: Path
+    trust_code: bool = False
 
     @cached_property
     def _header(self) -> dict[str, Any]:
@@ -119,7 +128,17 @@ class Run:
 
     @cached_property
     def experiment(self) -> Experiment:
+        for entry in self._header["code"]:
+            self._admit(Path(entry["path"]), entry["sha256"])
         return from_data(self._header["spec"])
+
+    def _admit(self, path: Path, sha256: str) -> None:
+        copy = code_copy(self.directory, path, sha256)
+        for candidate in (path, copy) if self.trust_code else (path,):
+            if candidate.is_file() and own.admit(candidate).sha256 == sha256:
+                return
+        what = "has changed since this run began" if path.is_file() else "is not there any more"
+        raise UserError(f"{path} {what}: put it back as it was, or let the copy {copy} be executed with --trust-code")
 
     @property
     def command(self) -> str:
@@ -144,10 +163,13 @@ class Run:
         """One of `models`, `curves`, `lengths`, over all finished shards."""
         import polars as pl
 
+        if name not in TABLES:
+            raise unknown("table", name, TABLES)
         done = self.done()
         if not done:
             raise UserError(f"{self.directory} has no finished shard yet; continue it with: {self.command}")
-        return pl.concat([pl.read_parquet(self.files(shard).table(name)) for shard in done])
+        # variants may have hyperparameters of their own, models other sizes: columns that not all shards have
+        return pl.concat([pl.read_parquet(self.files(shard).table(name)) for shard in done], how="diagonal")
 
     def weights(self, shard: Shard) -> dict[str, NDArray]:
         """Kept weights of a shard: WEIGHTS.SELECTION.NAME -> [M, ...]."""
@@ -156,16 +178,17 @@ class Run:
         return files.read_arrays(self.files(shard).weights)
 
 
-def open_run(directory: Path, experiment: Experiment) -> Run:
+def open_run(directory: Path, experiment: Experiment, trust_code: bool = False) -> Run:
     """Create a run, or continue it: with the same spec, or with more models."""
     if not (directory / "run.json").exists():
         return _create(directory, experiment)
-    run = Run(directory)
+    run = Run(directory, trust_code)
     old, new = run.experiment, experiment
     if new.engine == "auto":
-        new = replace(new, engine=old.engine)
+        new = replace(new, engine=old.engine, variants=_with_engines_of(old, new))
     grows = new.models > old.models
-    changes = differences(to_data(replace(old, models=new.models) if grows else old), to_data(new))
+    stored = {**run._header["spec"], "models": new.models if grows else old.models, "drawn": run._header["drawn"]}
+    changes = differences(stored, {**to_data(new), "drawn": search_data(new)})
     if changes:
         raise UserError(
             f"{directory} holds another run ({'; '.join(changes)}); "
@@ -173,7 +196,15 @@ def open_run(directory: Path, experiment: Experiment) -> Run:
         )
     if grows:
         _write_header(directory, new, [*run._header["extents"], old.models])
-    return Run(directory)
+    return Run(directory, trust_code)
+
+
+def _with_engines_of(old: Experiment, new: Experiment) -> dict[str, Variant]:
+    """A run goes on with what it began with, where nothing else is asked for."""
+    engines = {name: variant.engine for name, variant in old.variants.items()}
+    return {
+        name: replace(variant, engine=variant.engine or engines.get(name)) for name, variant in new.variants.items()
+    }
 
 
 def _create(directory: Path, experiment: Experiment) -> Run:
@@ -190,11 +221,18 @@ def _create(directory: Path, experiment: Experiment) -> Run:
 
 def _write_header(directory: Path, experiment: Experiment, extents: list[int]) -> None:
     command = Run(directory).command
+    sources = {own.source(reference) for reference in experiment.references()}
+    for source in sources:
+        text = source.path.read_bytes()
+        copy = code_copy(directory, source.path, source.sha256)
+        files.write_atomically(copy, lambda path, text=text: path.write_bytes(text))
     header = {
         "format": FORMAT,
         "command": command,
         "spec": to_data(experiment),
+        "drawn": search_data(experiment),
         "extents": extents,
+        "code": [{"path": str(source.path), "sha256": source.sha256} for source in sorted(sources, key=str)],
         "provenance": provenance(),
     }
     readme = _README.format(name=experiment.name, command=command, directory=directory)
@@ -202,12 +240,20 @@ def _write_header(directory: Path, experiment: Experiment, extents: list[int]) -
     files.write_json(directory / "run.json", header)
 
 
+def code_copy(directory: Path, path: Path, sha256: str) -> Path:
+    return directory / "code" / f"{sha256[:own.DIGITS]}-{path.name}"
+
+
 _README = """# {name}
 
 A run of `resharpen`. To continue it: `{command}`
 
 - `run.json`: the resolved spec, the versions and the machine it was started with
-- `shards/`: one directory for each setting, placement and group of draws; a shard with a `manifest.json` is finished
+- `shards/`: one directory for each setting, variant and group of draws; a shard with a `manifest.json` is finished.
+  `models.parquet` has one row a model (what it is, its hyperparameters, when it diverged), `curves.parquet` one a model,
+  kind of weights and checkpoint (score; `loss` is the mean training loss since the checkpoint before), `lengths.parquet`
+  one a model, kind of weights, selection, metric and length (the value on the report set, and the `count` behind it)
+- `code/`: copies of code of your own that the run used, to read
 
 Look at it: `resharpen status {directory}`, `resharpen figure {directory}`, `resharpen results {directory}`.
 In Python: `import resharpen as rs; rs.load("{directory}")`.

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from resharpen.errors import unknown
-from resharpen.experiments.families import FAMILIES
-from resharpen.experiments.spec import Experiment, Setting
-from resharpen.models import PAPER_PLACEMENTS, PLACEMENTS, RETRIEVER_PLACEMENTS, Minimal, Retriever, Transformer
+from resharpen.experiments.specs.spec import Experiment, Setting
+from resharpen.experiments.specs.variant import choose
+from resharpen.models import RETRIEVER_PLACEMENTS
+from resharpen.parts import PAPER_PLACEMENTS, PLACEMENTS
 from resharpen.tasks import Dyck, Language, MaxRetrieval, SetComplement, Tomita
 
 SCALES = ("smoke", "laptop", "paper")
@@ -28,20 +29,19 @@ class Entry:
     title: str
     settings: Callable[[str], tuple[Setting, ...]]
     """By scale, where validation is smaller below `paper`."""
-    placements: tuple[str, ...]
+    variants: tuple[str, ...]
     sizes: dict[str, Size]
     """By scale. `paper` is the full protocol; what the others cut is the number of models, steps and sequences."""
     run: str | None = None
     """The name of its run, where it is not the figure's: figures of the same models share one."""
 
     def experiment(self, name: str, scale: str) -> Experiment:
-        size, settings = self.sizes[scale], self.settings(scale)
-        known = settings[0].model.placements
+        size = self.sizes[scale]
         return Experiment(
             name=f"{self.run or name}-{scale}",
-            settings=settings,
-            batch=size.batch or FAMILIES[settings[0].task.kind].batch,
-            placements={placement: known[placement] for placement in self.placements},
+            settings=self.settings(scale),
+            batch=size.batch,
+            variants=choose(self.variants, {}),
             models=size.models,
             steps=size.steps,
             checkpoints=size.checkpoints,
@@ -50,14 +50,14 @@ class Entry:
 
 def set_complement(*vocabularies: int) -> Callable[[str], tuple[Setting, ...]]:
     """The paper's grid: s = 1..8 for each vocabulary, the smallest models."""
-    settings = tuple(Setting(SetComplement(v), s, Minimal.smallest(v)) for v in vocabularies for s in range(1, 9))
+    settings = tuple(Setting(SetComplement(v), s) for v in vocabularies for s in range(1, 9))
     return lambda scale: settings
 
 
 def max_retrieval(scale: str) -> tuple[Setting, ...]:
     """Trained on 5 to 16 items, reported to 4,096, and to 16,384 at `paper`."""
     task = MaxRetrieval(longest=16_384, sequences=1_024) if scale == "paper" else MaxRetrieval()
-    return (Setting(task, 16, Retriever()),)
+    return (Setting(task, 16),)
 
 
 VALIDATION = {"smoke": (8, 4), "laptop": (16, 8), "paper": (1_024, 64)}
@@ -70,7 +70,7 @@ def languages(*tasks: Language) -> Callable[[str], tuple[Setting, ...]]:
     def settings(scale: str) -> tuple[Setting, ...]:
         report, selection = VALIDATION[scale]
         sized = [replace(task, sequences=report, selection_sequences=selection) for task in tasks]
-        return tuple(Setting(task, task.cap, Transformer(task.vocabulary)) for task in sized)
+        return tuple(Setting(task, task.cap) for task in sized)
 
     return settings
 

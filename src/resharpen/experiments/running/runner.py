@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from resharpen.engines.choose import why_not_native
+from resharpen.engines.choose import how_much_slower, why_not_native
 from resharpen.errors import UserError
-from resharpen.experiments.launchers import launch
-from resharpen.experiments.machine import cores
-from resharpen.experiments.spec import Experiment, Shard
-from resharpen.experiments.store import Damaged, Run, open_run
-from resharpen.experiments.training import Progress
+from resharpen.experiments.keeping.machine import cores
+from resharpen.experiments.keeping.store import Damaged, Run, open_run
+from resharpen.experiments.running.launchers import launch, leave_if_imported
+from resharpen.experiments.running.training import Progress
+from resharpen.experiments.specs.spec import Experiment, Shard
 
 
 @dataclass(frozen=True)
@@ -35,18 +35,21 @@ def run(
     on_plan: Callable[[Plan], None] = lambda plan: None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
+    trust_code: bool = False,
 ) -> Run:
     """Train all models of an experiment in a directory, or what is left of them, and return the run.
 
-    With one worker everything happens in this process; with more, each has a process of its own.
+    With one worker everything happens in this process; with more, each has a process of its own. `trust_code` lets
+    copies of the user's own code in the run directory be executed.
     """
+    leave_if_imported()
     workers = cores() if workers is None else workers
     if workers < 1:
         raise UserError(f"workers = {workers}: must be at least 1")
     directory = Path(directory)
-    if not (directory / "run.json").exists():
+    if not (directory / "run.json").exists() or experiment.engine != "auto":
         experiment = with_engine(experiment)
-    store = open_run(directory, experiment)
+    store = open_run(directory, experiment, trust_code)
     with _only_one(directory):
         plan = plan_of(store)
         on_plan(plan)
@@ -54,24 +57,31 @@ def run(
     return store
 
 
-def load(directory: str | Path) -> Run:
-    """An existing run, finished or not."""
-    store = Run(Path(directory))
+def load(directory: str | Path, trust_code: bool = False) -> Run:
+    """An existing run, finished or not; `trust_code` lets copies of the user's own code in it be executed."""
+    store = Run(Path(directory), trust_code)
     store.shards()  # so that a directory that is not a run says so here
     return store
 
 
 def with_engine(experiment: Experiment) -> Experiment:
-    """The experiment with `auto` resolved: native where it can run, else torch, with a warning that says why."""
-    if experiment.engine == "torch":
-        return experiment
-    reasons = [why_not_native(experiment.problem(shard)) for shard in replace(experiment, models=1).shards()]
-    reason = next((reason for reason in reasons if reason), None)
-    if reason and experiment.engine == "native":
-        raise UserError(f"the native engine cannot run this: {reason}")
-    if reason:
-        warnings.warn(f"the native engine cannot run this ({reason}): the slower torch engine takes over", stacklevel=2)
-    return replace(experiment, engine="torch" if reason else "native")
+    """The experiment with an engine for every variant: as asked, or native where it can run it and else torch, with a
+    warning that says why and how much slower that is."""
+    variants = {}
+    for shard in replace(experiment, models=1, settings=experiment.settings[:1]).shards():
+        name, variant = shard.variant, experiment.variants[shard.variant]
+        if (asked := variant.engine or experiment.engine) == "torch":
+            variants[name] = replace(variant, engine="torch")
+            continue
+        reasons = [why_not_native(experiment.problem(replace(shard, setting=s))) for s in experiment.settings]
+        reason = next((reason for reason in reasons if reason), None)
+        if reason and asked == "native":
+            raise UserError(f"the native engine cannot run variant '{name}': {reason}")
+        if reason:
+            slower = how_much_slower(experiment.problem(shard))
+            warnings.warn(f"variant '{name}' runs on the torch engine{slower}: {reason}", stacklevel=2)
+        variants[name] = replace(variant, engine="torch" if reason else "native")
+    return replace(experiment, variants=variants)
 
 
 def plan_of(store: Run) -> Plan:

@@ -1,0 +1,34 @@
+"""Prefixes of distinct tokens as states (last token, set of tokens), equal ones counted once.
+
+Shapes: N sequences, L positions, V tokens, P states.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen.tasks import Batch
+
+
+class States(NamedTuple):
+    last: NDArray[np.int64]
+    """[P]"""
+    present: NDArray[np.bool_]
+    """[P, V]"""
+    counts: NDArray[np.float64]
+    """How often each token was the target, [P, V]."""
+
+
+def merged(batch: Batch, vocabulary: int) -> States:
+    """The distinct states of a minibatch and their targets."""
+    inputs, targets = batch.inputs[batch.mask], batch.targets[batch.mask]
+    set_NxL = np.bitwise_or.accumulate(np.left_shift(1, batch.inputs), axis=1)
+    key_P = set_NxL[batch.mask] * vocabulary + inputs
+    _, first, where = np.unique(key_P, return_index=True, return_inverse=True)
+    counts = np.zeros((len(first), vocabulary))
+    np.add.at(counts, (where, targets), 1)
+    present = np.right_shift(set_NxL[batch.mask][first][:, None], np.arange(vocabulary)) & 1
+    return States(inputs[first], present.astype(bool), counts)

@@ -1,0 +1,228 @@
+"""Experiment specs: what to train, as frozen dataclasses. A spec says everything that can change a result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from resharpen import own
+from resharpen.engines.base import Ensemble, Problem, setting_name
+from resharpen.errors import UserError, unknown
+from resharpen.experiments.specs.variant import OF_THE_TASK, Variant, choose, meaning, sum_name
+from resharpen.models import Model, find_model
+from resharpen.optim import find_optimiser
+from resharpen.optim.hyperparameters import TABLE, Row, draw
+from resharpen.streams import GROUP
+from resharpen.tasks import Task
+
+ENGINES = ("auto", "torch", "native")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Task and training length, which the random streams go by, and the model that a variant starts from."""
+
+    task: Task
+    train_length: int
+    model: Model = None  # pyright: ignore[reportAssignmentType]
+    """Where none is given, the usual one of the task."""
+
+    def __post_init__(self) -> None:
+        self.task.check_train_length(self.train_length)
+        if self.model is None:
+            object.__setattr__(self, "model", usual_model(self.task))
+        check_fits(self.task, self.model)
+
+    @property
+    def name(self) -> str:
+        return setting_name(self.task, self.train_length)
+
+    def model_of(self, variant: Variant) -> Model:
+        model = variant.model.apply(self.model, self.task.vocabulary) if variant.model else self.model
+        check_fits(self.task, model)
+        return model
+
+
+def usual_model(task: Task) -> Model:
+    return find_model(task.usual_model).usual(task.vocabulary)
+
+
+def check_fits(task: Task, model: Model) -> None:
+    if model.reads != task.reads:
+        raise UserError(f"the model '{own.short(model.kind)}' reads {model.reads}, {task.name} gives {task.reads}")
+    for size in OF_THE_TASK:
+        given = getattr(model, size, task.vocabulary)
+        if given != task.vocabulary:
+            raise UserError(f"{size} = {given}: {task.name} has {task.vocabulary}")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One setting and variant, and consecutive draws of one group: the unit of work and of resumption."""
+
+    setting: Setting
+    variant: str
+    first: int
+    count: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.setting.name}/{self.variant}/{self.first:05d}-{self.first + self.count - 1:05d}"
+
+    @property
+    def draw_M(self) -> np.ndarray:
+        return np.arange(self.first, self.first + self.count)
+
+    @property
+    def model_ids(self) -> list[str]:
+        return [f"{self.setting.name}/{self.variant}/{i}" for i in self.draw_M]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    settings: tuple[Setting, ...]
+    variants: Mapping[str, Variant]
+    """By name; a list of sums such as `peri+log-n` will do, too."""
+    models: int
+    steps: int
+    batch: int | None = None
+    """Sequences in a minibatch; None takes the task's usual number."""
+    checkpoints: int = 100
+    seed: int = 0
+    engine: str = "auto"
+    device: str = "cpu"
+    """Where the torch engine computes: cpu, cuda or mps."""
+    hyperparameters: Mapping[str, Row] = field(default_factory=dict)
+    """Rows of the search that are fixed or narrowed; the others are those of the paper, or of the parts."""
+
+    def __post_init__(self) -> None:
+        if not self.settings or not self.variants:
+            raise UserError("an experiment needs at least one training length and one variant")
+        if self.batch is None:
+            object.__setattr__(self, "batch", self.settings[0].task.usual_batch)
+        for name in ("models", "steps", "batch", "checkpoints"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
+        if self.seed < 0:
+            raise UserError(f"seed = {self.seed}: must not be negative")
+        self._check_settings()
+        if self.engine not in ENGINES:
+            raise unknown("engine", self.engine, ENGINES)
+        if self.engine == "native" and self.device != "cpu":
+            raise UserError(f"device = {self.device}: the native engine computes on the cpu")
+        object.__setattr__(self, "variants", self._named_variants())
+        self._check_variants()
+
+    def _check_settings(self) -> None:
+        if len({setting.task.kind for setting in self.settings}) > 1:
+            raise UserError("an experiment has one kind of task")
+        if len({setting.model.kind for setting in self.settings}) > 1:
+            raise UserError("the tasks of an experiment start from one kind of model; another one is a variant")
+        names = [setting.name for setting in self.settings]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise UserError(f"two tasks are both called '{twice.pop()}': give what differs as a variant, or run them apart")
+
+    def _named_variants(self) -> dict[str, Variant]:
+        """Nothing left open. A sum goes by its parts in order, so that two spellings are one variant."""
+        given = self.variants if isinstance(self.variants, Mapping) else choose(self.variants, {})
+        named: dict[str, Variant] = {}
+        for written, variant in given.items():
+            whole, said = self._resolved(variant), meaning(written)
+            is_sum = own.is_own(written) or (said is not None and self._same(said, whole))
+            name = sum_name(whole, self.settings[0].model_of(variant)) if is_sum else written
+            means = meaning(name)
+            if means is not None and not self._same(means, whole):
+                raise UserError(f"variant '{name}' is built in: choose another name for your own, in [variant.NAME]")
+            if name in named:
+                raise UserError(f"variant '{name}' is there twice")
+            named[name] = whole
+        return named
+
+    def _check_variants(self) -> None:
+        for name, variant in self.variants.items():
+            for setting in self.settings:
+                try:
+                    model = setting.model_of(variant)
+                    parts = variant.parts(model)
+                    model.parameters(parts)
+                except ValueError as error:
+                    raise UserError(f"variant '{name}': {error}") from error
+                if not parts.attention.trains:
+                    raise UserError(f"variant '{name}': {parts.attention.name} is to read trained models with")
+            find_optimiser(variant.optimiser)
+            if variant.engine not in (None, "torch", "native"):
+                raise unknown(f"engine of variant '{name}'", str(variant.engine), ENGINES[1:])
+        rows = {row for variant in self.variants.values() for row in self.rows(variant)}
+        for name in self.hyperparameters:
+            if name not in rows:
+                raise unknown("hyperparameter", name, rows)
+
+    def rows(self, variant: Variant) -> dict[str, Row]:
+        """What is drawn for the models of a variant: the paper's table, what its parts bring, what the spec fixes."""
+        parts = variant.parts(self.settings[0].model_of(variant))
+        rows = {**TABLE, **find_optimiser(variant.optimiser).hyperparameters, **parts.hyperparameters}
+        return rows | {name: row for name, row in self.hyperparameters.items() if name in rows}
+
+    def checkpoint_steps(self) -> list[int]:
+        """Evenly spaced, the last at step T; fewer where there are not so many steps."""
+        return sorted({round(self.steps * (i + 1) / self.checkpoints) for i in range(self.checkpoints)} - {0})
+
+    def shards(self, extents: Iterable[int] = ()) -> list[Shard]:
+        """All shards, group by group so that a run in progress is balanced over settings and variants.
+
+        `extents` are the numbers of models that a growing run had earlier: a shard ends there too, so that what
+        was trained stays a whole shard.
+        """
+        cuts = sorted({*range(0, self.models, GROUP), *extents, self.models})
+        return [
+            Shard(setting, variant, first, end - first)
+            for first, end in pairwise(cuts)
+            for setting in self.settings
+            for variant in self.variants
+        ]
+
+    def problem(self, shard: Shard) -> Problem:
+        variant = self.variants[shard.variant]
+        model = shard.setting.model_of(variant)
+        assert self.batch is not None
+        return Problem(
+            task=shard.setting.task,
+            model=model,
+            parts=variant.parts(model),
+            train_length=shard.setting.train_length,
+            batch=self.batch,
+            steps=self.steps,
+            seed=self.seed,
+            optimiser=find_optimiser(variant.optimiser),
+            device=self.device,
+        )
+
+    def ensemble(self, shard: Shard) -> Ensemble:
+        rows = self.rows(self.variants[shard.variant])
+        return Ensemble(shard.draw_M, draw(rows, self.seed, shard.setting.name, shard.draw_M))
+
+    def references(self) -> list[str]:
+        """What of this experiment is the user's own code."""
+        kinds = [kind for s in self.settings for kind in (s.task.kind, s.model.kind) if own.is_own(kind)]
+        parts = [name for variant in self.variants.values() for name in variant.references()]
+        return list(dict.fromkeys([*kinds, *parts]))
+
+    def with_changes(
+        self,
+        models: int | None = None,
+        steps: int | None = None,
+        seed: int | None = None,
+        variants: Iterable[str] | None = None,
+        engine: str | None = None,
+        device: str | None = None,
+    ) -> Experiment:
+        """The same experiment with what the command line changes."""
+        given: dict[str, Any] = {"models": models, "steps": steps, "seed": seed, "engine": engine, "device": device}
+        if variants is not None:
+            given["variants"] = choose(variants, self.variants)
+        return replace(self, **{name: value for name, value in given.items() if value is not None})

@@ -1,0 +1,176 @@
+"""A spec as plain data and back: TOML files of the user's and the resolved spec in a run directory are one format.
+
+name = "my-norm"
+models = 32
+steps = 20_000
+variants = ["pre", "peri+log-n", "mine"]
+
+[task]                              # or several, as [[task]]
+v = 9
+train_lengths = [2, 3]
+
+[variant.mine]                      # what no sum of names can say
+placement = { block_out = true }    # any of the five positions
+norm = "dyt.py:dyt"                 # code of your own: FILE.py:NAME, wherever a name can stand
+
+[hyperparameters]                   # fix a row or narrow it; the rest is drawn as in the paper
+peak_learning_rate = 1e-3
+weight_decay = [1e-6, 1e-2]
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from resharpen import own
+from resharpen.errors import UserError, unknown
+from resharpen.experiments.specs.spec import Experiment, Setting, usual_model
+from resharpen.experiments.specs.variant import Variant, choose, from_table
+from resharpen.models import Model, find_model
+from resharpen.optim.hyperparameters import TABLE, Row, narrowed
+from resharpen.plain import Data, known, typed
+from resharpen.tasks import SetComplement, Task, find_task
+
+_NUMBERS = ("models", "steps", "batch", "checkpoints", "seed")
+_TEXTS = ("name", "engine", "device")
+_TOP = (*_TEXTS, "variants", "variant", "task", "hyperparameters", *_NUMBERS)
+_FORMER = {"placements": "variants", "placement": "variant", "norms": "variants", "attention": "variants"}
+
+
+def read_toml(path: str | Path) -> Experiment:
+    path = Path(path)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from error
+    try:
+        return from_data({"name": path.stem, **data}, path.parent)
+    except own.OwnCodeError:
+        raise
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def from_data(data: Data, base: Path | None = None) -> Experiment:
+    """The experiment that plain data describes; anything unknown or of the wrong type is an error.
+
+    Files of the user's own are relative to `base`.
+    """
+    for name in data:
+        if name in _FORMER:
+            raise UserError(f"unknown key '{name}': norms, attention and the rest are '{_FORMER[name]}' now")
+    known("key", data, _TOP)
+    for name in ("task", "models", "steps"):
+        if name not in data:
+            raise UserError(f"'{name}' is missing")
+    tasks = data["task"] if isinstance(data["task"], list) else [data["task"]]
+    plain: dict[str, Any] = {name: typed(name, data[name], int) for name in _NUMBERS if name in data}
+    plain |= {name: typed(name, data[name], str) for name in _TEXTS if name in data}
+    try:
+        settings = tuple(setting for task in tasks for setting in _settings(typed("task", task, dict), base))
+        tables = typed("variant", data.get("variant", {}), dict)
+        mine = {name: from_table(name, table, base) for name, table in tables.items()}
+        variants = choose(typed("variants", data.get("variants", list(mine)), list, "a list of names"), mine, base)
+        experiment = Experiment(settings=settings, variants=variants, **plain)
+        return replace(experiment, hyperparameters=_rows(experiment, data.get("hyperparameters", {})))
+    except ValueError as error:
+        raise error if isinstance(error, UserError) else UserError(str(error)) from error
+
+
+def to_data(experiment: Experiment) -> dict[str, Any]:
+    """The resolved spec: nothing left to a default."""
+    return {
+        **{name: getattr(experiment, name) for name in _TEXTS},
+        **{name: getattr(experiment, name) for name in _NUMBERS},
+        "variants": list(experiment.variants),
+        "variant": {name: variant.as_data() for name, variant in experiment.variants.items()},
+        "task": _tasks_data(experiment.settings),
+        "hyperparameters": _rows_data(experiment.hyperparameters),
+    }
+
+
+def search_data(experiment: Experiment) -> dict[str, Any]:
+    """Everything that is drawn, by variant: for the record, and to notice where a default has changed."""
+    return {name: _rows_data(experiment.rows(variant)) for name, variant in experiment.variants.items()}
+
+
+def differences(old: Data, new: Data, prefix: str = "") -> list[str]:
+    """Every leaf that is not the same, as `key: old -> new`."""
+    lines = []
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            lines += differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            lines.append(f"{prefix}{key}: {before} -> {after}")
+    return lines
+
+
+def _settings(table: Data, base: Path | None) -> list[Setting]:
+    kind = typed("kind", table.get("kind", SetComplement.kind), str)
+    task_type = find_task(own.refer(kind, base) if own.is_own(kind) else kind)
+    task = task_type.from_data({key: x for key, x in table.items() if key not in ("kind", "train_lengths", "model")})
+    model = _model(task, typed("task.model", table.get("model", {}), dict), base)
+    usual = [] if task.usual_train_length is None else [task.usual_train_length]
+    if not usual and "train_lengths" not in table:
+        raise UserError("[task] needs 'train_lengths'")
+    lengths = typed("train_lengths", table.get("train_lengths", usual), list, "a list of whole numbers")
+    if not lengths:
+        raise UserError("train_lengths = []: at least one training length")
+    if len({str(length) for length in lengths}) != len(lengths):
+        raise UserError(f"train_lengths = {lengths}: a length stands there twice")
+    return [Setting(task, typed("train_lengths", length, int), model) for length in lengths]
+
+
+def _model(task: Task, table: Data, base: Path | None) -> Model:
+    """The model of a task: the usual one of its kind, with the sizes that are given."""
+    kind = typed("kind", table.get("kind", task.usual_model), str)
+    kind = own.refer(kind, base) if own.is_own(kind) else kind
+    usual = usual_model(task) if kind == task.usual_model else find_model(kind).usual(task.vocabulary)
+    names = [field.name for field in fields(usual)]  # pyright: ignore[reportArgumentType]
+    sizes = {name: value for name, value in table.items() if name != "kind"}
+    known(f"size in [task.model] of a {own.short(kind)}", sizes, names)
+    return replace(usual, **{name: typed(name, value, int) for name, value in sizes.items()})  # pyright: ignore[reportArgumentType]
+
+
+def _tasks_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
+    """Settings that differ in the training length only make one [task]."""
+    tasks: dict[tuple[Task, Model], list[int]] = {}
+    for setting in settings:
+        tasks.setdefault((setting.task, setting.model), []).append(setting.train_length)
+    return [
+        {
+            "kind": task.kind,
+            **task.as_data(),
+            "train_lengths": lengths,
+            "model": {"kind": model.kind, **{field.name: getattr(model, field.name) for field in fields(model)}},  # pyright: ignore[reportArgumentType]
+        }
+        for (task, model), lengths in tasks.items()
+    ]
+
+
+def _rows(experiment: Experiment, table: Any) -> dict[str, Row]:
+    """Fixed and narrowed rows, in the scale of the row that they stand for."""
+    there: dict[str, Row] = dict(TABLE)
+    for variant in experiment.variants.values():
+        there = {**experiment.rows(variant), **there}
+    given = typed("hyperparameters", table, dict)
+    known("hyperparameter", given, there)
+    return {name: narrowed(name, _number_or_pair(name, value), there[name]) for name, value in given.items()}
+
+
+def _rows_data(rows: Mapping[str, Row]) -> dict[str, Any]:
+    return {name: row.low if row.low == row.high else [row.low, row.high] for name, row in rows.items()}
+
+
+def _number_or_pair(name: str, value: Any) -> float | tuple[float, float]:
+    numbers = value if isinstance(value, list) else [value]
+    if len(numbers) not in (1, 2) or any(isinstance(x, bool) or not isinstance(x, int | float) for x in numbers):
+        raise UserError(f"{name} = {value!r}: allowed are a number or [low, high]")
+    return float(numbers[0]) if len(numbers) == 1 else (float(numbers[0]), float(numbers[1]))

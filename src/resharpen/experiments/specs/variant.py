@@ -1,0 +1,238 @@
+"""Variants: what is compared, each a choice of parts by name, written as a sum such as `peri+log-n`.
+
+    model        another network, or other sizes, than the setting's          transformer
+    placement    where norms stand                                            pre, post, peri, ...
+    norm         what they do                                                 rms
+    attention    from logits to weights                                       softmax, log-n
+    positions    how order gets in                                            rope, nope
+    optimiser    how weights change                                           adamw
+
+What a sum leaves out has its default; the placement and the positions have that of the model. A term may be `FILE.py:NAME`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from resharpen import own
+from resharpen.errors import UserError, unknown
+from resharpen.models import MODELS, Model, find_model
+from resharpen.optim import OPTIMISERS
+from resharpen.optim.optimiser import Optimiser
+from resharpen.parts import (
+    ATTENTIONS,
+    NORMS,
+    PLACEMENTS,
+    POSITION_ENCODINGS,
+    POSITIONS,
+    Attention,
+    Norm,
+    Parts,
+    Placement,
+    Positions,
+    find_attention,
+    find_norm,
+    find_positions,
+)
+from resharpen.plain import build, known, typed
+
+PARTS = ("placement", "norm", "attention", "positions", "optimiser")
+DEFAULTS = {"norm": "rms", "attention": "softmax", "optimiser": "adamw"}
+_KINDS = {Norm: "norm", Attention: "attention", Positions: "positions", Optimiser: "optimiser"}
+_CATALOGUES: dict[str, Mapping[str, Any]] = {
+    "model": MODELS,
+    "placement": PLACEMENTS,
+    "norm": NORMS,
+    "attention": ATTENTIONS,
+    "positions": POSITION_ENCODINGS,
+    "optimiser": OPTIMISERS,
+}
+NAME = r"[A-Za-z0-9_+-]+"
+OF_THE_TASK = ("vocabulary", "classes")
+"""Sizes that no spec chooses."""
+
+
+@dataclass(frozen=True)
+class ModelChange:
+    """Another kind of model than the setting's, or the same with other sizes."""
+
+    kind: str | None = None
+    sizes: tuple[tuple[str, int], ...] = ()
+
+    def apply(self, base: Model, vocabulary: int) -> Model:
+        same = self.kind in (None, base.kind)
+        start = base if same else find_model(str(self.kind)).usual(vocabulary)
+        names = [field.name for field in fields(start)]  # pyright: ignore[reportArgumentType]
+        known(f"size of a {own.short(start.kind)}", dict(self.sizes), names)
+        return replace(start, **dict(self.sizes))  # pyright: ignore[reportArgumentType]
+
+    def resolved(self, model: Model) -> ModelChange:
+        """With every size that another kind of model has by default, as it came out."""
+        if self.kind is None:
+            return self
+        sizes = [f.name for f in fields(model) if f.default is not MISSING and f.name not in OF_THE_TASK]  # pyright: ignore[reportArgumentType]
+        return replace(self, sizes=tuple(sorted({**{s: getattr(model, s) for s in sizes}, **dict(self.sizes)}.items())))
+
+    def as_data(self) -> dict[str, Any]:
+        return ({"kind": self.kind} if self.kind else {}) | dict(self.sizes)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Parts by name: built-in ones, or references to the user's own; None leaves the choice to the model."""
+
+    placement: str | Placement | None = None
+    norm: str = DEFAULTS["norm"]
+    attention: str = DEFAULTS["attention"]
+    positions: str | None = None
+    optimiser: str = DEFAULTS["optimiser"]
+    model: ModelChange | None = None
+    engine: str | None = None
+    """What trains it; None until a run begins."""
+
+    def resolved(self, model: Model) -> Variant:
+        """The same with nothing left open, for the model that it means."""
+        placement = self.placement or next(iter(model.placements))
+        if isinstance(placement, str) and placement not in model.placements:
+            raise unknown("placement", placement, model.placements)
+        network = self.model and self.model.resolved(model)
+        return replace(self, placement=placement, positions=self.positions or type(model).positions, model=network)
+
+    def parts(self, model: Model) -> Parts:
+        """The parts themselves, checked to have a meaning for the model; UserError if one has none."""
+        whole = self.resolved(model)
+        placement, positions = whole.placement, whole.positions
+        assert placement is not None and positions is not None
+        found = Parts(
+            model.placements[placement] if isinstance(placement, str) else placement,
+            find_norm(self.norm),
+            find_attention(self.attention),
+            find_positions(positions),
+        )
+        model.check(found)
+        return found
+
+    def columns(self, model: Model) -> dict[str, str]:
+        """Every part by name, as the tables of a run have it."""
+        whole = self.resolved(model)
+        return {"placement": placement_name(whole.placement)} | {name: getattr(whole, name) for name in PARTS[1:]}
+
+    def references(self) -> list[str]:
+        """What is the user's own."""
+        names = [self.norm, self.attention, self.positions, self.optimiser, self.model and self.model.kind]
+        return [name for name in names if name is not None and own.is_own(name)]
+
+    def as_data(self) -> dict[str, Any]:
+        """What `from_table` takes."""
+        data = {name: getattr(self, name) for name in (*PARTS, "engine")}
+        if isinstance(self.placement, Placement):
+            data["placement"] = asdict(self.placement)
+        return data | ({"model": self.model.as_data()} if self.model else {})
+
+
+def placement_name(placement: str | Placement | None) -> str:
+    """>>> placement_name(Placement(block_in=True, residual=True)), placement_name(Placement()), placement_name("peri")
+    ('block_in & residual', 'no norm', 'peri')
+    """
+    if not isinstance(placement, Placement):
+        return str(placement)
+    return " & ".join(position for position in POSITIONS if getattr(placement, position)) or "no norm"
+
+
+def sum_name(variant: Variant, model: Model) -> str:
+    """What a resolved variant is called if nobody gave it a name: its parts, without those that are usual."""
+    usual = {"positions": type(model).positions, **DEFAULTS}
+    further = [getattr(variant, name) for name in PARTS[1:] if getattr(variant, name) != usual[name]]
+    network = [variant.model.kind] if variant.model and variant.model.kind else []
+    return "+".join(own.short(str(x)) for x in (*network, variant.placement, *further))
+
+
+def meaning(name: str) -> Variant | None:
+    """The variant that a name is as a sum of built-in parts, if it is one."""
+    try:
+        return None if own.is_own(name) else parse_sum(name)
+    except UserError:
+        return None
+
+
+def parse_sum(text: str, base: Path | None = None) -> Variant:
+    """A variant from a sum of names; own files are relative to `base`.
+
+    >>> parse_sum("log-n+peri")
+    Variant(placement='peri', norm='rms', attention='log-n', positions=None, optimiser='adamw', model=None, engine=None)
+    """
+    chosen: dict[str, Any] = {}
+    for term in (term.strip() for term in text.split("+")):
+        reference = own.refer(term, base) if own.is_own(term) else term
+        kind = _kind_of(reference)
+        if kind in chosen:
+            raise UserError(f"variant '{text}' has two of a kind ({kind}): {chosen[kind]} and {reference}")
+        chosen[kind] = reference
+    if "model" in chosen:
+        chosen["model"] = ModelChange(chosen["model"])
+    return Variant(**chosen)
+
+
+def _kind_of(name: str) -> str:
+    """Which part a term of a sum is."""
+    if own.is_own(name):
+        found = own.find(name)
+        if isinstance(found, type) and issubclass(found, Model):
+            return "model"
+        for part, kind in _KINDS.items():
+            if isinstance(found, part):
+                return kind
+        what = "@rs.norm, @rs.attention, @rs.positions or @rs.optimiser"
+        raise UserError(f"'{name}' is no part of a variant: it needs {what}, or is a class derived from rs.Model")
+    for kind, catalogue in _CATALOGUES.items():
+        if name in catalogue:
+            return kind
+    raise unknown("variant", name, [name for catalogue in _CATALOGUES.values() for name in catalogue])
+
+
+def from_table(name: str, table: Any, base: Path | None = None) -> Variant:
+    """A variant from a [variant.NAME] table of a TOML file, or from `as_data`."""
+    where = f"[variant.{name}]"
+    if not re.fullmatch(NAME, name):
+        raise UserError(f"variant name {name!r}: allowed are letters, digits, '-', '_' and '+'")
+    data = dict(typed(f"variant.{name}", table, dict))
+    known(f"key in {where}", data, (*PARTS, "model", "engine"))
+    if isinstance(data.get("placement"), dict):
+        data["placement"] = _placement(name, data["placement"])
+    if isinstance(data.get("model"), str):
+        data["model"] = {"kind": data["model"]}
+    if data.get("model") is not None:
+        data["model"] = _model_change(where, typed(f"model in {where}", data["model"], dict), base)
+    for part in (part for part in PARTS if isinstance(data.get(part), str) and own.is_own(data[part])):
+        data[part] = own.refer(data[part], base)
+    for part in ("norm", "attention", "positions", "optimiser", "engine"):
+        if data.get(part) is not None:
+            typed(f"{part} in {where}", data[part], str)
+    return Variant(**{key: value for key, value in data.items() if value is not None})
+
+
+def _placement(name: str, table: Mapping[str, Any]) -> Placement:
+    known(f"position in [variant.{name}.placement]", table, POSITIONS)
+    return build(Placement, table, f"[variant.{name}.placement]")
+
+
+def _model_change(where: str, table: Mapping[str, Any], base: Path | None) -> ModelChange:
+    kind = table.get("kind")
+    if kind is not None:
+        kind = own.refer(kind, base) if own.is_own(typed(f"kind of model in {where}", kind, str)) else kind
+        find_model(kind)
+    sizes = {size: typed(f"{size} in {where}", value, int) for size, value in table.items() if size != "kind"}
+    return ModelChange(kind, tuple(sorted(sizes.items())))
+
+
+def choose(names: Iterable[str], own_variants: Mapping[str, Variant], base: Path | None = None) -> dict[str, Variant]:
+    """Variants by name: those of the user's tables, and sums of parts, which get the name of `sum_name` later."""
+    chosen: dict[str, Variant] = {}
+    for name in names:
+        typed("variants", name, str, "a list of texts")
+        chosen[name] = own_variants[name] if name in own_variants else parse_sum(name, base)
+    return chosen

@@ -1,0 +1,70 @@
+"""Causal attention with the parts of a variant, and what an attention may look at.
+
+Shapes: M models, N sequences, H heads, L positions, K width of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from resharpen.models.layers import Bound
+from resharpen.parts.attention.softmax import softmax
+from resharpen.parts.part import Attention
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def causal_attention(bound: Bound, q: Tensor, k: Tensor, v: Tensor, x_MxNxLxD: Tensor, block: str = "") -> Tensor:
+    """What every position gathers from those up to its own, [M, N, H, L, K], from q, k, v of that shape."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    q, k = bound.turned(q, block), bound.turned(k, block)
+    plain = bound.parts.attention is softmax and bound.parts.positions.on != "logits" and bound.record is None
+    if plain:
+        # torch's own attention, because L x L weights of every head and model would not fit in memory at length 700
+        out = scaled_dot_product_attention(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), is_causal=True)
+        return out.unflatten(0, q.shape[:2])
+    length = q.shape[-2]
+    seen_LxL = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
+    n_Lx1 = torch.arange(1, length + 1, device=q.device)[:, None]
+    e = q @ k.mT / math.sqrt(q.shape[-1])
+    return bound.weights(e, seen_LxL, n_Lx1, x_MxNxLxD, block) @ v
+
+
+def sees_only_sets(attention: Attention, sizes: Mapping[str, int]) -> bool:
+    """Whether weights depend on which keys are seen and not on their order, nor on keys that are not seen.
+
+    Found by trial, so that it holds for any function: the same keys in another order, among unseen ones, must get the
+    same weights.
+    """
+    return _sees_only_sets(attention, tuple(sizes.items()))
+
+
+@cache
+def _sees_only_sets(attention: Attention, sizes: tuple[tuple[str, int], ...]) -> bool:
+    import torch
+
+    random = torch.Generator().manual_seed(0)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=random, dtype=torch.float64) + 0.5
+
+    by_name = dict(sizes)
+    learned = {name: uniform(2, 1, *p.sized(by_name).shape) for name, p in attention.parameters.items()}  # pyright: ignore[reportArgumentType]
+    learned = {name: x.view(*x.shape, *(1,) * (5 - x.ndim)) for name, x in learned.items()}
+    hyper = {name: uniform(2, 1, 1, 1, 1) for name in attention.hyperparameters}
+    e, x = 2 * uniform(2, 3, by_name["heads"], 1, 5) - 2, uniform(2, 3, 1, by_name["d"])
+    p: Any = SimpleNamespace(**hyper, **learned, n=torch.full((3, 1, 1, 1), 5.0, dtype=torch.float64), x=x)
+    order = torch.tensor([6, 1, 4, 0, 3])
+    among = 9 * uniform(2, 3, by_name["heads"], 1, 7)
+    among[..., order] = e
+    seen_7 = torch.zeros(7, dtype=torch.bool)
+    seen_7[order] = True
+    alone, moved = attention(e, torch.ones(5, dtype=torch.bool), p), attention(among, seen_7, p)
+    return bool(torch.allclose(alone, moved[..., order], rtol=1e-9, atol=1e-12) and (moved[..., ~seen_7] == 0).all())

@@ -1,0 +1,122 @@
+"""What networks are made of, with a model axis: matrices, embeddings, and the parts of a variant bound to weights.
+
+Shapes: M models, N sequences, L positions, D width, V tokens, H heads, Q queries, K keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from resharpen.parts.parameter import Parameter
+from resharpen.parts.part import Part, Parts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Tensors = Mapping[str, "Tensor"]
+Record = dict[str, Any]
+"""Filled on the way by name, where it is asked for: what a norm read and gave, attention weights."""
+
+
+def embedding(E_MxVxD: Tensor, tokens: Tensor) -> Tensor:
+    """Rows of each model's embedding, [M, *tokens.shape, D]."""
+    return E_MxVxD.index_select(1, tokens.flatten()).unflatten(1, tokens.shape)
+
+
+def linear(x: Tensor, W_MxIxO: Tensor) -> Tensor:
+    """Each model's own matrix on its activations [M, ..., I]: one product a model, however many positions."""
+    return (x.flatten(1, -2) @ W_MxIxO).unflatten(1, x.shape[1:-1])
+
+
+class Bound:
+    """The parts of a variant, bound to the weights and hyperparameters of the models: what `logits` builds with."""
+
+    def __init__(self, parts: Parts, theta: Tensors, hyper: Tensors, record: Record | None = None):
+        """`hyper` holds the hyperparameters by name, [M] each."""
+        self.parts, self._theta, self._hyper, self.record = parts, theta, hyper, record
+
+    def norm(self, position: str, x: Tensor, block: str = "") -> Tensor:
+        """The norm at a position of the placement, the identity where it has none; x is [M, ..., D]."""
+        if not getattr(self.parts.placement, position):
+            return x
+        part = self.parts.norm
+        found = {name: self._theta[norm_parameter(block, name, position)] for name in part.parameters}
+        # [M, 1, ..., *shape]: the features of a norm are the last axis
+        shaped = {name: g.view(len(g), *(1,) * (x.ndim - g.ndim), *g.shape[1:]) for name, g in found.items()}
+        y = part(x, self._values(x.ndim, shaped))
+        if self.record is not None:
+            self.record[f"{block}{position}"] = x, y
+        return y
+
+    def residual_block(self, x: Tensor, update: Callable[[Tensor], Tensor], block: str = "") -> Tensor:
+        return self.close_block(x, update(self.norm("block_in", x, block)), block)
+
+    def close_block(self, x: Tensor, y: Tensor, block: str = "") -> Tensor:
+        """What a block made of the stream x, y, goes back to it."""
+        if self.record is not None:
+            self.record[f"{block}update"] = y
+        return self.norm("residual", x + self.norm("block_out", y, block), block)
+
+    def turned(self, q_or_k: Tensor, block: str = "") -> Tensor:
+        """Queries or keys [M, N, H, L, d_head] with their positions in them."""
+        return self._positions("queries_keys", q_or_k, block)
+
+    def weights(self, e: Tensor, mask: Tensor, n: Tensor, x: Tensor, block: str = "") -> Tensor:
+        """Attention weights [M, N, H, Q, K] from finite logits; n keys are seen, queries are made from x."""
+        part = self.parts.attention
+        e = self._positions("logits", e, block)
+        a = part(e, mask, self._values(e.ndim, self._raised(part, block, e.ndim), n=n.to(e.dtype), x=x))
+        if self.record is not None:
+            self.record |= {f"{block}logits": e, f"{block}weights": a}
+        return a
+
+    def _positions(self, on: str, x: Tensor, block: str) -> Tensor:
+        part = self.parts.positions
+        if part.on != on:
+            return x
+        return part(x, self._values(x.ndim, self._raised(part, block, x.ndim)))
+
+    def _raised(self, part: Part, block: str, ndim: int) -> dict[str, Tensor]:
+        """Parameters as [M, 1, *shape, 1, ...]: what a head has lines up with the head axis."""
+        found = {name: self._theta[part_parameter(block, name, part)] for name in part.parameters}
+        return {name: x.view(len(x), 1, *x.shape[1:], *(1,) * (ndim - x.ndim - 1)) for name, x in found.items()}
+
+    def _values(self, ndim: int, parameters: Tensors, **further: Any) -> SimpleNamespace:
+        hyper = {name: x.view(-1, *(1,) * (ndim - 1)) for name, x in self._hyper.items()}
+        return SimpleNamespace(**{**hyper, **parameters, **further})
+
+
+def norm_parameter(block: str, name: str, position: str) -> str:
+    """>>> norm_parameter("0.mlp.", "g", "block_in")
+    '0.mlp.g_block_in'
+    """
+    return f"{block}{name}_{position}"
+
+
+def part_parameter(block: str, name: str, part: Part) -> str:
+    """>>> from types import SimpleNamespace
+    >>> part_parameter("0.attention.", "s", SimpleNamespace(name="ssmax"))
+    '0.attention.s_ssmax'
+    """
+    return f"{block}{name}_{part.name}"
+
+
+def norm_parameters(parts: Parts, where: Mapping[str, str], d: int) -> dict[str, Parameter]:
+    """What the norms of a placement learn; `where` are their positions, as BLOCK + position -> position."""
+    return {
+        norm_parameter(place.removesuffix(position), name, position): parameter.sized({"d": d})
+        for place, position in where.items()
+        if getattr(parts.placement, position)
+        for name, parameter in parts.norm.parameters.items()
+    }
+
+
+def attention_parameters(parts: Parts, block: str, sizes: Mapping[str, int]) -> dict[str, Parameter]:
+    """What attention and positions of one block learn."""
+    return {
+        part_parameter(block, name, part): parameter.sized(sizes)
+        for part in (parts.attention, parts.positions)
+        for name, parameter in part.parameters.items()
+    }

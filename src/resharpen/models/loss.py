@@ -1,0 +1,27 @@
+"""The one loss: the mean negative log likelihood of the targets, for each model.
+
+Shapes: M models, P places that count, V tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def total_nll(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
+    """Negative log likelihood summed over the places of the mask, [M], from logits [M, ..., V] and targets [...]."""
+    from torch.nn import functional
+
+    if not mask.all():
+        logits, targets = logits[:, mask], targets[mask]
+    each = targets.expand(logits.shape[:-1])
+    nll = functional.cross_entropy(logits.flatten(0, -2), each.flatten(), reduction="none")
+    return nll.view(len(logits), -1).sum(1)
+
+
+def counted_nll(logits_MxPxV: Tensor, counts_PxV: Tensor) -> Tensor:
+    """The same where places with equal inputs are merged, and it is counted how often each target followed; [M]."""
+    return -(logits_MxPxV.log_softmax(-1) * counts_PxV).sum((1, 2))

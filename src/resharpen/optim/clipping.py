@@ -1,0 +1,21 @@
+"""Clipping by the global norm of each model's own gradient, on tensors with a leading model axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def gradient_norm(gradients: Iterable[Tensor]) -> Tensor:
+    """The global norm of each model's gradient, [M]."""
+    import torch
+
+    return torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()
+
+
+def clip_factor(norm_M: Tensor, max_norm_M: Tensor) -> Tensor:
+    """min(1, c / |g|), and 1 for a gradient that is zero."""
+    return (max_norm_M / norm_M).where(norm_M > max_norm_M, 1.0)

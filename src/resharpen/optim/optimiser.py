@@ -1,0 +1,55 @@
+"""What an optimiser is: named state, where it starts, and an update of one tensor; the rest is the engine's.
+
+    @rs.optimiser(state=("m",), hyperparameters={"peak_learning_rate": rs.Row(1e-3, 10.0)})
+    def sgd(theta, g, state, p):
+        m = (1 - p.one_minus_beta1) * state["m"] + g
+        return theta - p.lr * (m + p.decay * theta), {"m": m}
+
+g is the gradient of each model's own loss, clipped. `p` holds the scheduled learning rate `lr`, the weight decay
+`decay` (zero for a tensor that is spared), the number of the step `t` = 1, 2, ..., every hyperparameter, and the columns
+that the optimiser declares; all are shaped to broadcast against theta [M, ...]. Schedule, clipping, moving average and
+divergence are the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen.optim.hyperparameters import Draws, Row
+
+Floats = NDArray[np.float64]
+Columns = Callable[[Draws, Floats], dict[str, Floats]]
+"""Hyperparameters [M] and numbers of steps t [n, 1] -> what the update needs of them, by name, [n, M], in double."""
+
+
+def no_columns(draws: Draws, t: Floats) -> dict[str, Floats]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    name: str
+    update: Callable[..., tuple[Any, dict[str, Any]]]
+    state: tuple[str, ...] = ()
+    """What it keeps of every tensor; starts at zero."""
+    hyperparameters: Mapping[str, Row] = field(default_factory=dict)
+    columns: Columns = no_columns
+    elementwise: bool = False
+    """Whether an update looks at each number by itself: then one call serves all tensors of a model, side by side."""
+
+
+def optimiser(
+    state: tuple[str, ...] = (),
+    hyperparameters: Mapping[str, Row] | None = None,
+    columns: Columns = no_columns,
+    elementwise: bool = False,
+) -> Callable[..., Optimiser]:
+    """Declare an optimiser."""
+    return lambda update: Optimiser(
+        update.__name__.replace("_", "-"), update, state, hyperparameters or {}, columns, elementwise
+    )

@@ -1,0 +1,173 @@
+"""Code of the user's own: `FILE.py:NAME` wherever a built-in name could stand.
+
+A file is known by its content. `admit` reads and hashes it, and from then on what it defines goes by a reference that
+says which content is meant, wherever the file lies:
+
+    dyt.py:dyt@3f2a9c0b1d4e
+
+So a spec, a table or an id that names the user's code can never mean another version of it. `find` executes the file,
+once, and gives what it defines under that name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from resharpen.errors import UserError, unknown
+
+T = TypeVar("T")
+
+DIGITS = 12
+_REFERENCE = re.compile(rf"(?P<file>[^:/@]+\.py):(?P<name>\w+)@(?P<digest>[0-9a-f]{{{DIGITS}}})")
+_admitted: dict[str, Path] = {}
+"""Start of the hash -> where a file with that content lies."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of the user's: where it was when a run began, and the hash of what it held."""
+
+    path: Path
+    sha256: str
+
+
+def is_own(name: str) -> bool:
+    """Whether a name in a spec is one of the user's: `FILE.py:NAME`, or a reference.
+
+    >>> is_own("my/dyt.py:dyt"), is_own("dyt.py:dyt@3f2a9c0b1d4e"), is_own("rms")
+    (True, True, False)
+    """
+    return ".py:" in name
+
+
+def short(name: str) -> str:
+    """The name by itself, for ids and figures.
+
+    >>> short("my/dyt.py:dyt"), short("dyt.py:dyt@3f2a9c0b1d4e"), short("rms")
+    ('dyt', 'dyt', 'rms')
+    """
+    return name.rsplit(":", 1)[-1].split("@")[0]
+
+
+def refer(name: str, base: Path | None = None) -> str:
+    """The reference of `FILE.py:NAME`, the file being relative to `base`; a reference stays as it is."""
+    if _REFERENCE.fullmatch(name):
+        return name
+    file, _, attribute = name.rpartition(":")
+    path = (base or Path()) / Path(file).expanduser()
+    source = admit(path)
+    reference = f"{path.name}:{attribute}@{source.sha256[:DIGITS]}"
+    if not _REFERENCE.fullmatch(reference):
+        raise UserError(f"'{name}': own code is FILE.py:NAME, without ':', '@' or '/' in the file's own name")
+    return reference
+
+
+def admit(path: Path) -> Source:
+    """Let the code of a file in, as it is now."""
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+    _admitted[digest[:DIGITS]] = path.resolve()
+    return Source(path.resolve(), digest)
+
+
+def source(reference: str) -> Source:
+    """Where the code of a reference lies."""
+    digest = reference.rsplit("@", 1)[-1]
+    if digest not in _admitted:
+        raise UserError(f"the code of '{reference}' is not at hand")
+    found = admit(_admitted[digest])
+    if not found.sha256.startswith(digest):
+        raise UserError(f"{found.path} has changed since '{reference}' was read")
+    return found
+
+
+def find(reference: str) -> Any:
+    """What the file of a reference defines under its name; the file is executed the first time."""
+    name = short(reference)
+    module = _module(source(reference))
+    if not hasattr(module, name):
+        defined = ", ".join(sorted(x for x in vars(module) if not x.startswith("_"))) or "nothing"
+        raise UserError(f"{module.__file__} does not define '{name}' (it defines: {defined})")
+    return getattr(module, name)
+
+
+def find_in(catalogue: Mapping[str, T], kind: type[T], what: str, name: str) -> T:
+    """The built-in thing of that name, or the user's own, which has to be of that kind."""
+    if not is_own(name):
+        if name not in catalogue:
+            raise unknown(what, name, catalogue)
+        return catalogue[name]
+    found = find(name)
+    if not isinstance(found, kind):
+        raise UserError(f"'{short(name)}' in {source(name).path} is {_described(found)}, not {what}: see @rs.{what}")
+    return found
+
+
+def find_class(catalogue: Mapping[str, type[T]], base: type[T], what: str, kind: str) -> type[T]:
+    """The built-in class of that kind, or the user's own, whose kind is then its reference."""
+    if not is_own(kind):
+        if kind not in catalogue:
+            raise unknown(what, kind, catalogue)
+        return catalogue[kind]
+    found = find(kind)
+    if not (isinstance(found, type) and issubclass(found, base) and is_dataclass(found)):
+        raise UserError(
+            f"'{short(kind)}' in {source(kind).path} is not a {what}: a frozen dataclass derived from rs.{base.__name__}"
+        )
+    found.kind = kind  # pyright: ignore[reportAttributeAccessIssue]
+    return found
+
+
+def _described(thing: Any) -> str:
+    return f"a {type(thing).__name__.lower()}"
+
+
+@cache
+def _module(source: Source) -> ModuleType:
+    name = f"resharpen_own_{source.sha256[:DIGITS]}"
+    spec = importlib.util.spec_from_file_location(name, source.path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise OwnCodeError(f"{source.path} cannot be read", error) from error
+    return module
+
+
+class OwnCodeError(UserError):
+    """An exception in the user's own code: what was going on, and the traceback from the user's first frame on."""
+
+    def __init__(self, what: str, error: BaseException):
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [i for i, frame in enumerate(frames) if is_own_file(frame.filename)]
+        shown = frames[own[0] :] if own else []
+        ours = os.path.dirname(__file__)
+        shown = [frame for frame in shown if not frame.filename.startswith(ours) and "/torch/" not in frame.filename]
+        lines = [*traceback.format_list(shown), *traceback.format_exception_only(error)]
+        super().__init__(f"{what}:\n{''.join(lines).rstrip()}")
+
+
+def is_own_file(filename: str) -> bool:
+    return Path(filename) in _admitted.values()
+
+
+def raised_by_own(error: BaseException) -> bool:
+    """Whether an exception came out of the user's code."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(is_own_file(frame.filename) for frame in frames)

@@ -1,0 +1,15 @@
+"""softmax(log(n) e) over n keys (Chiang and Cholak, 2022): the logits grow as fast as the crowd."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resharpen.parts.part import attention, masked_softmax
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@attention()
+def log_n(e: Tensor, mask: Tensor, p: Any) -> Tensor:
+    return masked_softmax(p.n.log() * e, mask)

@@ -1,0 +1,15 @@
+"""Attention as it is: exp(e_i) / sum_j exp(e_j)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resharpen.parts.part import attention, masked_softmax
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@attention()
+def softmax(e: Tensor, mask: Tensor, p: Any) -> Tensor:
+    return masked_softmax(e, mask)

@@ -1,0 +1,51 @@
+"""A learned parameter, declared: its shape and how it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """The shape without the model axis; a part may name a size of the model in it, such as "d" or "heads"."""
+
+    shape: tuple[int | str, ...]
+    start: float | None = None
+    """A constant; None draws from the truncated normal of every matrix."""
+    decays: bool = True
+    """Whether weight decay acts on it."""
+
+    def sized(self, sizes: Mapping[str, int]) -> Parameter:
+        """The same with numbers for the names of sizes.
+
+        >>> learned("heads", start=1.0).sized({"heads": 4}).shape
+        (4,)
+        """
+        missing = [name for name in self.shape if isinstance(name, str) and name not in sizes]
+        if missing:
+            raise ValueError(f"a learned parameter has the size '{missing[0]}', which the model does not have")
+        shape = tuple(sizes[size] if isinstance(size, str) else size for size in self.shape)
+        return Parameter(shape, self.start, self.decays)
+
+
+def learned(*shape: int | str, start: float | None = None) -> Parameter:
+    """What a part learns: matrices are drawn and decay, what starts at a constant does not."""
+    return Parameter(shape, start, decays=start is None)
+
+
+def matrix(*shape: int) -> Parameter:
+    return learned(*shape)
+
+
+def gain(size: int) -> Parameter:
+    return learned(size, start=1.0)
+
+
+def bias(size: int) -> Parameter:
+    return learned(size, start=0.0)
+
+
+def embedding(tokens: int, width: int) -> Parameter:
+    """Drawn like a matrix, spared by weight decay."""
+    return Parameter((tokens, width), decays=False)

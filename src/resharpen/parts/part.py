@@ -1,0 +1,100 @@
+"""What a variant is made of. A part is a function and what has to be declared of it:
+
+    @rs.norm(g=rs.learned("d", start=1.0))
+    def rms(x, p):
+        return x * (x.square().mean(-1, keepdim=True) + p.rms_epsilon).rsqrt() * p.g
+
+`p` holds by name what was declared, the learned parameters and the rows of the hyperparameter table, and every
+hyperparameter that is drawn anyway; all are shaped to broadcast.
+
+    norm(x, p)              x [M, ..., D] -> the same shape
+    attention(e, mask, p)   e [M, N, H, Q, K] finite logits, mask true where a key is seen -> weights, 0 where it is not;
+                            p.n keys that a query sees [N, 1, Q, 1], p.x what queries are made from [M, N, Q, D]
+    positions(x, p)         on="queries_keys": q or k [M, N, H, L, d_head] -> the same shape
+    positions(e, p)         on="logits": e [M, N, H, L, L] -> the same shape
+
+Shapes: M models, N sequences, H heads, Q queries, K keys, L positions, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from resharpen.optim.hyperparameters import Row
+from resharpen.parts.parameter import Parameter
+from resharpen.parts.placement import Placement
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    function: Callable[..., Any]
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    hyperparameters: Mapping[str, Row] = field(default_factory=dict)
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
+@dataclass(frozen=True)
+class Norm(Part):
+    pass
+
+
+@dataclass(frozen=True)
+class Attention(Part):
+    trains: bool = True
+    """Whether it is one to train with; else only to read trained models with."""
+
+
+@dataclass(frozen=True)
+class Positions(Part):
+    on: Literal["queries_keys", "logits", "nothing"] = "queries_keys"
+
+
+def norm(hyperparameters: Mapping[str, Row] | None = None, **parameters: Parameter) -> Callable[..., Norm]:
+    """Declare a norm function; a learned parameter may have the sizes "d"."""
+    return lambda function: Norm(_name(function), function, parameters, hyperparameters or {})
+
+
+def attention(
+    hyperparameters: Mapping[str, Row] | None = None, trains: bool = True, **parameters: Parameter
+) -> Callable[..., Attention]:
+    """Declare an attention: from logits to weights. A learned parameter may have the sizes "heads" and "d"; it is
+    [M, 1, *shape, 1, ...] with as many axes as the logits, so one number a head broadcasts."""
+    return lambda function: Attention(_name(function), function, parameters, hyperparameters or {}, trains)
+
+
+def positions(
+    on: Literal["queries_keys", "logits"], hyperparameters: Mapping[str, Row] | None = None, **parameters: Parameter
+) -> Callable[..., Positions]:
+    """Declare a position encoding, on queries and keys or on attention logits; learned parameters as in attention."""
+    return lambda function: Positions(_name(function), function, parameters, hyperparameters or {}, on)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return function.__name__.replace("_", "-")
+
+
+def masked_softmax(e: Tensor, mask: Tensor) -> Tensor:
+    """softmax over the keys that are seen; the others have no weight."""
+    return e.masked_fill(~mask, -float("inf")).softmax(-1)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All parts of a variant that a network is built with: one object goes wherever they go."""
+
+    placement: Placement
+    norm: Norm
+    attention: Attention
+    positions: Positions
+
+    @property
+    def hyperparameters(self) -> dict[str, Row]:
+        return {**self.norm.hyperparameters, **self.attention.hyperparameters, **self.positions.hyperparameters}

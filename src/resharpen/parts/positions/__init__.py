@@ -1,0 +1,6 @@
+"""Position encodings, by name: a file each."""
+
+from resharpen.parts.positions.nope import nope
+from resharpen.parts.positions.rope import rope
+
+POSITION_ENCODINGS = {part.name: part for part in (rope, nope)}

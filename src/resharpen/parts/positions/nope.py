@@ -1,0 +1,17 @@
+"""No positions: what a causal model knows of order it knows from the mask (Kazemnejad et al., 2023)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resharpen.parts.part import Positions
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def _nothing(x: Tensor, p: Any) -> Tensor:
+    return x
+
+
+nope = Positions("nope", _nothing, on="nothing")

@@ -1,0 +1,46 @@
+"""Rotary positions (Su et al., 2021): base 10,000, half-split, over the whole head, position 0 at the first token.
+
+The pair (x_i, x_{i + d/2}) of position r is turned by r * base^(-2i / d), so q_r . k_s depends on r - s alone.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen.parts.part import positions
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+BASE = 10_000.0
+
+
+@positions(on="queries_keys")
+def rope(x: Tensor, p: Any) -> Tensor:
+    import torch
+
+    length, d_head = x.shape[-2:]
+    if d_head % 2:
+        raise ValueError(f"rope turns pairs: heads need an even width, not {d_head}")
+    cos, sin = _rotation(length, d_head, x.dtype, x.device)
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+def angles(length: int, d_head: int) -> NDArray[np.float64]:
+    """position * base^(-2i / d_head), [L, d_head / 2]; in double, because positions are large."""
+    frequency = BASE ** (-2 * np.arange(d_head // 2) / d_head)
+    return np.arange(length)[:, None] * frequency
+
+
+@lru_cache(maxsize=64)
+def _rotation(length: int, d_head: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    import torch
+
+    angle_LxK = torch.from_numpy(angles(length, d_head))
+    return angle_LxK.cos().to(device, dtype), angle_LxK.sin().to(device, dtype)

@@ -1,0 +1,73 @@
+"""A score over all lengths by training length: one panel a variant and task; figures 1 and 5 are such."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from resharpen.analysis.scores import scores
+from resharpen.experiments.keeping.store import Run
+from resharpen.tasks import Metric, Task
+from resharpen.views.violins import COLOURS, finish_panel, legend, split_violin
+
+if TYPE_CHECKING:
+    import polars as pl
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_COLUMNS = 4
+
+
+def draw_by_train_length(
+    run: Run, caption: str, selection: str = "best", lengths: pl.DataFrame | None = None
+) -> Figure:
+    """One panel a variant and task; in it a split violin for each training length."""
+    from matplotlib.figure import Figure
+
+    table = scores(run, selection, lengths)
+    tasks = list(dict.fromkeys(setting.task for setting in run.experiment.settings))
+    panels = [(task, variant) for task in tasks for variant in run.experiment.variants]
+    columns = min(MOST_COLUMNS, len(run.experiment.variants))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(0.9 + 3.1 * columns, 1.15 + 2.75 * rows), layout="constrained", dpi=150)
+    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    metric = tasks[0].metrics[tasks[0].metric]
+    for number, axes in enumerate(grid.flat):
+        if number >= len(panels):
+            axes.axis("off")
+            continue
+        task, variant = panels[number]
+        name = f"{variant}, {task.title}" if len(tasks) > 1 else variant
+        settings = [setting.name for setting in run.experiment.settings if setting.task == task]
+        _panel(axes, table.filter(table["setting"].is_in(settings), variant=variant), name, metric)
+        if number % columns == 0:
+            axes.set_ylabel(f"mean {metric.label} over all lengths")
+        if number + columns >= len(panels):
+            axes.set_xlabel(f"training length s ({task.unit})")
+    if metric.lower_is_better:
+        grid[0, 0].set_ylim(-0.01, max(0.55, 1.03 * (table["score"].max() or 0)))  # pyright: ignore[reportOperatorIssue]
+    legend(figure, metric.best_quantile)
+    figure.suptitle(_title(run, table, tasks, caption), fontsize=9.5)
+    return figure
+
+
+def _panel(axes: Axes, rows: pl.DataFrame, name: str, metric: Metric) -> None:
+    lengths = sorted(rows["train_length"].unique())
+    for s in lengths:
+        for weights in COLOURS:
+            values = rows.filter(train_length=s, weights=weights)["score"].drop_nulls()
+            split_violin(axes, s, values.to_numpy(), weights, metric.best_quantile)
+    if metric.guess is not None:
+        axes.axhline(metric.guess, color="grey", linewidth=0.8, linestyle=":", zorder=0)
+        right = axes.get_yaxis_transform()
+        axes.text(0.99, metric.guess + 0.005, "uniform guess", transform=right, ha="right", va="bottom", fontsize=6.5)
+    axes.set_xticks(lengths)
+    axes.margins(x=0.03)
+    finish_panel(axes, name, rows.filter(weights="train"), "score")
+
+
+def _title(run: Run, table: pl.DataFrame, tasks: list[Task], caption: str) -> str:
+    experiment = run.experiment
+    done, asked = table["model"].n_unique(), experiment.models * len(experiment.settings) * len(experiment.variants)
+    unfinished = "" if done == asked else f"; {done:,} of {asked:,} models so far"
+    names = tasks[0].title if len(tasks) == 1 else tasks[0].title.split(",")[0]
+    return f"{names}: {caption} ({experiment.steps:,} steps{unfinished})"
