@@ -5,6 +5,7 @@ The state of an ensemble is a flat dict of arrays with the model axis first:
     theta.E, theta.W_Q, ...    the training weights          m.*, v.*    the moments of AdamW
     theta_0.*                  the initial weights           ema.*       the moving average
     step [1]                   steps done                    diverged_at [M]   step of divergence, or -1
+    loss [M]                   training loss, in double, summed over the steps before divergence
 """
 
 from __future__ import annotations
@@ -82,6 +83,16 @@ class Engine(Protocol):
     problem: Problem
     ensemble: Ensemble
 
+    @property
+    def step(self) -> int:
+        """Steps done."""
+        ...
+
+    @property
+    def diverged_at(self) -> NDArray[np.int64]:
+        """The step of divergence of each model, or -1."""
+        ...
+
     def advance(self, n: int, batches: Batches | None = None) -> None: ...
 
     def evaluate(self, weights: Arrays, validation: Any) -> NDArray[np.float32]:
@@ -106,7 +117,8 @@ def initial_state(problem: Problem, ensemble: Ensemble) -> Arrays:
         problem.model.gains(problem.placement),
         problem.model.biases(),
     )
-    state: Arrays = {"step": np.zeros(1, np.int64), "diverged_at": np.full(len(ensemble.draw_M), -1, np.int64)}
+    n_models = len(ensemble.draw_M)
+    state: Arrays = {"step": np.zeros(1, np.int64), "diverged_at": np.full(n_models, -1), "loss": np.zeros(n_models)}
     for name, array in theta_0.items():
         state |= {f"{part}.{name}": array.copy() for part in ("theta", "theta_0", "ema")}
         state |= {f"{part}.{name}": np.zeros_like(array) for part in ("m", "v")}

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from resharpen.engines.base import Engine, Ensemble, Problem
 
-NATIVE = {
-    "minimal": ("engine", "NativeEngine"),
-    "retriever": ("retriever", "NativeRetriever"),
-    "transformer": ("transformer", "NativeTransformer"),
-}
-"""Model family -> module and class of its native engine."""
+if TYPE_CHECKING:
+    from resharpen.engines.native.base import NativeEngine
+
+NATIVE = {"minimal": "NativeMinimal", "retriever": "NativeRetriever", "transformer": "NativeTransformer"}
+"""Model family, and module of `engines/native` -> the class of its engine."""
 
 
 def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
     if name == "native":
-        return getattr(_native(problem), NATIVE[problem.model.kind][1])(problem, ensemble)
+        return _native(problem)(problem, ensemble)
     import torch
 
     from resharpen.engines.torch_engine import TorchEngine
@@ -30,6 +29,8 @@ def why_not_native(problem: Problem, training: bool = True) -> str:
     """Why the native engine cannot run this problem here, or only read trained weights with it; empty if it can."""
     from resharpen.engines.native.build import NoCompiler, find_compiler
 
+    if problem.model.kind not in NATIVE:
+        return f"there is no native kernel for the model '{problem.model.kind}'"
     if reason := _native(problem).supports(problem, training):
         return reason
     try:
@@ -39,5 +40,6 @@ def why_not_native(problem: Problem, training: bool = True) -> str:
     return ""
 
 
-def _native(problem: Problem) -> ModuleType:
-    return importlib.import_module(f"resharpen.engines.native.{NATIVE[problem.model.kind][0]}")
+def _native(problem: Problem) -> type[NativeEngine]:
+    kind = problem.model.kind
+    return getattr(import_module(f"resharpen.engines.native.{kind}"), NATIVE[kind])

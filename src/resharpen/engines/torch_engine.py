@@ -49,26 +49,38 @@ class TorchEngine:
 
     def load(self, arrays: Arrays) -> None:
         self._state = {
-            name: torch.tensor(array, device=self._device) if array.dtype == np.int64 else self._tensor(array)
+            name: self._tensor(array) if "." in name else torch.tensor(array, device=self._device)
             for name, array in arrays.items()
         }
 
+    @property
+    def step(self) -> int:
+        return int(self._state["step"])
+
+    @property
+    def diverged_at(self) -> NDArray[np.int64]:
+        return self._state["diverged_at"].cpu().numpy().copy()
+
     def advance(self, n: int, batches: Batches | None = None) -> None:
         """Train for n steps, on the problem's own minibatches or on given ones."""
-        problem, first = self.problem, int(self._state["step"])
+        problem, first = self.problem, self.step
         table = step_table(self.ensemble.hyperparameters, problem.steps, first, n)
         for i in range(n):
             batch = problem.minibatch(self.ensemble.group, first + i) if batches is None else batches[i]
-            self._update(self.gradients(batch), i, table)
+            gradients, loss_M = self.gradients(batch)
+            self._update(gradients, i, table)
+            counts_M = (self._state["diverged_at"] < 0) & loss_M.isfinite()
+            self._state["loss"] += torch.where(counts_M, loss_M, 0)
             self._state["step"] += 1
 
-    def gradients(self, batch: Batch) -> dict[str, Tensor]:
-        """The gradient of each model's own loss."""
+    def gradients(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor]:
+        """The gradient of each model's own loss, and the loss [M]."""
         theta = {name: self._state[f"theta.{name}"].detach().requires_grad_() for name in self._names}
         # The models share no parameter, so the gradient of the sum of losses is each model's own.
         model, placement = self.problem.model, self.problem.placement
-        loss = model.loss(theta, self._tensors(batch), placement, self._hyper["rms_epsilon"], self._attend).sum()
-        return dict(zip(theta, torch.autograd.grad(loss, list(theta.values())), strict=True))
+        loss_M = model.loss(theta, self._tensors(batch), placement, self._hyper["rms_epsilon"], self._attend)
+        gradients = torch.autograd.grad(loss_M.sum(), list(theta.values()))
+        return dict(zip(theta, gradients, strict=True)), loss_M.detach()
 
     @torch.no_grad()
     def _update(self, gradients: dict[str, Tensor], i: int, table: StepTable) -> None:

@@ -1,7 +1,7 @@
 // Philox4x32-10, several blocks at a time; the same words in the same order as `resharpen.streams.words`.
 #pragma once
 
-#include "vector.h"
+#include "../vector.h"
 
 namespace resharpen {
 
