@@ -30,7 +30,8 @@ void train(const Training<float>* a, int32_t remedy, const float* priority, cons
             continue;
         }
         for (int s = 0; s < n; s++) {
-            for (int j = s * length; j < s * length + lengths[s]; j++) batches[i].items.push_back({priority[j], kind[j]});
+            for (int j = s * length; j < s * length + lengths[s]; j++)
+                batches[i].items.push_back({priority[j], kind[j]});
             batches[i].close(labels[s]);
         }
     }

@@ -66,8 +66,8 @@ int64_t sample(const Automaton* automaton, const uint32_t* key, uint32_t group, 
     int64_t total = 0;
     for (int i = 0; i < n_steps; i++)
         for (int j = 0; j < batch; j++) {
-            const int n = sample_sequence(*automaton, key, group, first_step + i, j * uint32_t((cap + 3) / 4), cap, stack,
-                                          inputs + total, targets + total);
+            const int n = sample_sequence(*automaton, key, group, first_step + i, j * uint32_t((cap + 3) / 4), cap,
+                                          stack, inputs + total, targets + total);
             *lengths++ = n;
             total += n;
         }

@@ -1,8 +1,9 @@
 // Vectors of sixteen floats on every instruction set, and the functions on them that a kernel needs.
 //
 // In `model_lanes/` a lane is a model: lane i of every vector belongs to draw i of a group, and nothing there or here
-// moves a value from one lane to another. In `feature_lanes/` it is one of sixteen neighbouring features. An f32x16 is one AVX-512 register, two AVX ones, or four SSE or NEON ones (its parts),
-// so a group of sixteen draws is a vector everywhere and a model's bits do not depend on its neighbours.
+// moves a value from one lane to another. In `feature_lanes/` it is one of sixteen neighbouring features. An f32x16 is
+// one AVX-512 register, two AVX ones, or four SSE or NEON ones (its parts), so a group of sixteen draws is a vector
+// everywhere and a model's bits do not depend on its neighbours.
 //
 // NaN and infinity mean something here (a diverged model), so the build does not use -ffast-math, and where a fast
 // approximation would lose them it says how it keeps them.
@@ -41,7 +42,7 @@ struct alignas(64) f32x16 {
     f32x16() = default;
     RESHARPEN_INLINE f32x16(const f32x16& x) { *this = x; }
     RESHARPEN_INLINE f32x16& operator=(const f32x16& x) {
-    RESHARPEN_UNROLL
+        RESHARPEN_UNROLL
         for (int i = 0; i < kParts; i++) part[i] = x.part[i];
         return *this;
     }
@@ -80,7 +81,7 @@ RESHARPEN_INLINE f32x16 load(const float* lanes) {
 
 RESHARPEN_INLINE void store(float* lanes, f32x16 x) { std::memcpy(lanes, x.part, sizeof x); }
 
-// Zeros in an array of vectors, or in structures of them: all of their bits are zero.
+// Zeros in an array of numbers, of vectors, or of structures of them: all of their bits are zero.
 template <class T, std::size_t N>
 inline void clear(T (&x)[N]) {
     std::memset(static_cast<void*>(x), 0, sizeof x);

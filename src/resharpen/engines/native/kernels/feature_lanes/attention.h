@@ -42,11 +42,11 @@ class Attention {
         return keep;
     }
 
-    // dq, dk, dv are written, in rows like those of q, k, v; returns where the next head was kept. With weights e that are
-    // still to be divided by their sum, and dO divided by it in their place:
+    // dq, dk, dv are written, in rows like those of q, k, v; returns where the next head was kept. With weights e that
+    // are still to be divided by their sum, and dO divided by it in their place:
     //     dE = dO V^T     dS = scale e (dE - inverse sum_j e dE)     dQ = dS K     dK = dS^T Q     dV = e^T dO
-    const f32x16* backward(int length, const float* q, const float* k, const float* v, const float* d_out, const f32x16* e,
-                        float* dq, float* dk, float* dv) {
+    const f32x16* backward(int length, const float* q, const float* k, const float* v, const float* d_out,
+                           const f32x16* e, float* dq, float* dk, float* dv) {
         f32x16* d = scratch.data();
         for (int end = length; end > 0; e += end + 1, end -= kLanes) {
             const int begin = std::max(0, end - kLanes), n = end - begin;
@@ -78,8 +78,8 @@ class Attention {
     static const float* floats(const f32x16* x) { return reinterpret_cast<const float*>(x); }
     static Left weights(const f32x16* e) { return {floats(e), kLanes, 1}; }
 
-    // y = x block^T: of `keys` rows, with the rows of a block of queries. Where it is not full, what comes after it belongs
-    // to other sequences, or to nobody; there are always fifteen rows.
+    // y = x block^T: of `keys` rows, with the rows of a block of queries. Where it is not full, what comes after it
+    // belongs to other sequences, or to nobody; there are always fifteen rows.
     void times_transposed(int keys, const float* x, const float* block, std::ptrdiff_t stride, f32x16* y) {
         for (int j = 0; j < K; j += kLanes) {
             transpose_block(block + j, stride, block_t, kLanes);
@@ -101,8 +101,8 @@ class Attention {
         return broadcast(1) / sum;
     }
 
-    // The mean of dE is taken of these very numbers, and not as dO . O: what is left sums to zero, and is zero where there
-    // is one key.
+    // The mean of dE is taken of these very numbers, and not as dO . O: what is left sums to zero, and is zero where
+    // there is one key.
     void softmax_backward(const f32x16* e, f32x16* d, int end) {
         const f32x16 mean = e[end] * fold(end, broadcast(0), plus, [&](int key) { return e[key] * d[key]; });
         for (int key = 0; key < end; key++) d[key] = scale * e[key] * (d[key] - mean);
@@ -115,9 +115,10 @@ class Attention {
     static RESHARPEN_INLINE f32x16 fold(int n, f32x16 start, Op op, F f) {
         f32x16 x[4] = {start, start, start, start};
         int i = 0;
-        for (; i + 4 <= n; i += 4)
+        for (; i + 4 <= n; i += 4) {
             RESHARPEN_UNROLL
             for (int j = 0; j < 4; j++) x[j] = op(x[j], f(i + j));
+        }
         for (; i < n; i++) x[0] = op(x[0], f(i));
         return op(op(x[0], x[1]), op(x[2], x[3]));
     }

@@ -32,15 +32,20 @@ RESHARPEN_INLINE f32x16 gelu(f32x16 x, f32x16& slope) {
 
 // gelu = x Phi(x) and its slope Phi(x) + x phi(x), Phi and phi those of the normal distribution.
 //
-// Phi(-|x|) = exp(-x^2/2) Q with Q = erfcx(|x| / sqrt 2) / 2, a polynomial in w = c |x| / (1 + c |x|) that is 1/2 at 0 to
-// the last bit: near 0, where most of a young model's numbers are, a common error of the slopes would add up. It was
+// Phi(-|x|) = exp(-x^2/2) Q with Q = erfcx(|x| / sqrt 2) / 2, a polynomial in w = c |x| / (1 + c |x|) that is 1/2 at 0
+// to the last bit: near 0, where most of a young model's numbers are, a common error of the slopes would add up. It was
 // fitted to 3e-10 in Phi. The exponential is shared with phi.
 RESHARPEN_INLINE void gelu_and_slope(f32x16 x, f32x16& gelu, f32x16& slope) {
     const f32x16 cx = 0.31f * abs(x), w = cx * reciprocal(broadcast(1) + cx);
     const f32x16 e = exp2_below((-0.5f * kLog2E) * x * x);
     f32x16 q = broadcast(-0.05036279186606407f);
-    constexpr float c[] = {0.06403146684169769f, 0.1109963059425354f, -0.10537160187959671f, -0.5478748679161072f,
-                           1.3145500421524048f,  -1.2869106531143188f, 0.5f};
+    constexpr float c[] = {0.06403146684169769f,
+                           0.1109963059425354f,
+                           -0.10537160187959671f,
+                           -0.5478748679161072f,
+                           1.3145500421524048f,
+                           -1.2869106531143188f,
+                           0.5f};
     RESHARPEN_UNROLL
     for (float c_i : c) q = q * w + broadcast(c_i);
     const f32x16 tail = q * e;

@@ -71,8 +71,7 @@ class RetrieverHead : public RetrieverItems {
             for (int c = 0; c < C; c++) d[kW4 + i * C + c] += d_W4[i * 16 + c];
         gemm(n, C, kV, {logits.data(), 16, 1}, row_major(W4T.data(), kRow), d_row.data(), kRow);
         for (int s = 0; s < n; s++)
-            for (int v = 0; v < kV; v++)
-                store(d_row[s] + 16 * v, load(d_row[s] + 16 * v) * load(f_slope[s] + 16 * v));
+            for (int v = 0; v < kV; v++) store(d_row[s] + 16 * v, load(d_row[s] + 16 * v) * load(f_slope[s] + 16 * v));
         weight_gradient(n, after_norm(), d_row, d + kW3, d + kB3);
         gemm(n, H, kV, {d_row.data(), kRow, 1}, row_major(W3T.data(), kRow), d_other.data(), kRow);
         if (norm_out)

@@ -35,9 +35,7 @@ class RetrieverItems : public RetrieverWeights {
         for (int i = 0; i < n; i++) r[i] = inverse_rms(h[i]);
     }
 
-    float inverse_rms(const float* x) const {
-        return 1.0f / std::sqrt(dot_row<kV>(x, x) * (1.0f / H) + epsilon);
-    }
+    float inverse_rms(const float* x) const { return 1.0f / std::sqrt(dot_row<kV>(x, x) * (1.0f / H) + epsilon); }
 
     static void fill_rows(Rows<kRow>& rows, int n, const float* with) {
         for (int i = 0; i < n; i++)

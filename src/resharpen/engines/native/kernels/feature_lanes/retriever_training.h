@@ -82,8 +82,7 @@ class RetrieverTraining : public RetrieverHead {
     void items_backward_to_table(const Item* items, int begin, int length, const float* d_pooled) {
         for (int i = begin; i < begin + length; i++) {
             const f32x16 w = broadcast(weight[i]), d_e = broadcast(e[i]);
-            add_to_table(items[i], i,
-                         [&](int v) { return w * load(d_pooled + 16 * v) + d_e * load(score + 16 * v); });
+            add_to_table(items[i], i, [&](int v) { return w * load(d_pooled + 16 * v) + d_e * load(score + 16 * v); });
             add_row<kV>(d_block_key, e[i], a[i]);
         }
     }

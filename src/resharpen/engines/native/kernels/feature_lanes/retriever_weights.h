@@ -43,10 +43,7 @@ class RetrieverWeights {
 
     // Of a placement it has the norms of its one block.
     RetrieverWeights(Placement placement, Remedy remedy)
-        : norm_in(placement.block_in),
-          norm_out(placement.block_out),
-          remedy(remedy),
-          gain_in(kGains),
+        : norm_in(placement.block_in), norm_out(placement.block_out), remedy(remedy), gain_in(kGains),
           gain_out(kGains + (norm_in ? H : 0)) {
         size = kGains + H * (int(norm_in) + int(norm_out));
     }

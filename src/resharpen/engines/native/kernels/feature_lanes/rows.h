@@ -74,7 +74,8 @@ RESHARPEN_INLINE f32x16 exp_nonpositive(f32x16 a) {
     const f32x16 product = kLog2E * x;
     const f32x16 high = map([](FloatPart y) { return (FloatPart)((IntPart)y & ~0xfff); }, x);
     // Exact products of short parts: high has 12 bits, and so have the two halves of log2(e).
-    const f32x16 rest = ((1.44238281f * high - product) + 0.000312209129f * high) + kLog2E * (x - high) + kLog2ERest * x;
+    const f32x16 rest =
+        ((1.44238281f * high - product) + 0.000312209129f * high) + kLog2E * (x - high) + kLog2ERest * x;
     const f32x16 y = exp2_nonpositive(product);
     return y + (0.693147181f * rest) * y;
 }

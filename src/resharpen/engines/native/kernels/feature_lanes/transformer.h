@@ -3,8 +3,8 @@
 // A vector is sixteen neighbouring features; widths are padded to whole vectors with zeros, which stay zero through
 // forward, backward and AdamW. Sequences are worked on a few at a time, forward and backward, so that what lies between
 // stays in the second-level cache; within that, rows in chunks. All products are `gemm`, with weights (and transposed
-// weights, for the backward) packed into panels once a step. Up to the first layer's q, k, v, before positions turn them,
-// a row depends on its token alone: that is computed once a token, and so is its backward, on sums by token.
+// weights, for the backward) packed into panels once a step. Up to the first layer's q, k, v, before positions turn
+// them, a row depends on its token alone: that is computed once a token, and so is its backward, on sums by token.
 #pragma once
 
 #include "transformer_backward.h"
@@ -38,7 +38,8 @@ class Transformer : public TransformerBackward {
     }
 
     // TVD against p_star [scored, V], or the logit of a marked token, at the scored positions of a sequence.
-    float* evaluate(const int32_t* inputs, int length, const uint8_t* scored, const float*& p_star, int marked, float* out) {
+    float* evaluate(const int32_t* inputs, int length, const uint8_t* scored, const float*& p_star, int marked,
+                    float* out) {
         int from = 0;
         while (from < length && !scored[from]) from++;
         if (from == length) return out;

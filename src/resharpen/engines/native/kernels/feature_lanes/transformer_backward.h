@@ -84,7 +84,8 @@ class TransformerBackward : public TransformerForward {
             for (int i = begin; i < begin + n; i++) {
                 load_row(at(d_x, i, DP), d);
                 if (placement.residual) {
-                    norm_row_backward<D, DN>(at(b.s, i, DP), theta + b.g_residual, b.r_residual[i], d, d_residual.next());
+                    norm_row_backward<D, DN>(at(b.s, i, DP), theta + b.g_residual, b.r_residual[i], d,
+                                             d_residual.next());
                     store_row(at(d_x, i, DP), d);
                 }
                 if (placement.block_out) {
@@ -135,14 +136,16 @@ class TransformerBackward : public TransformerForward {
 
     void add_few() {
         add<V * DP>(by_token.d_x, by_token.few_x), add<V * QP>(by_token.d_qkv, by_token.few_qkv);
-        std::memset(by_token.few_x, 0, sizeof by_token.few_x), std::memset(by_token.few_qkv, 0, sizeof by_token.few_qkv);
+        clear(by_token.few_x), clear(by_token.few_qkv);
         by_token.n_few = 0;
     }
 
-    // From the sums over the whole minibatch: q, k, v of the first layer, its norm, the embedding's norm, the embedding.
+    // From the sums over the whole minibatch: q, k, v of the first layer, its norm, the embedding's norm, the
+    // embedding.
     void tokens_backward() {
         add_few();
-        gemm(DP, V, QP / kLanes, Left{by_token.h, DP, 1}.transposed(), row_major(by_token.d_qkv, QP), gradient + kQKV, QP, true);
+        gemm(DP, V, QP / kLanes, Left{by_token.h, DP, 1}.transposed(), row_major(by_token.d_qkv, QP), gradient + kQKV,
+             QP, true);
         gemm(V, QP, DN, {by_token.d_qkv, QP, 1}, qkv[0].transposed(), by_token.d_h, DP);
         f32x16 d[DN];
         RowSum<DN> d_in, d_embedding;
@@ -153,7 +156,8 @@ class TransformerBackward : public TransformerForward {
             add_row(by_token.d_x + t * DP, d);
             load_row(by_token.d_x + t * DP, d);
             if (placement.embedding_out)
-                norm_row_backward<D, DN>(theta + t * DP, theta + gain_embedding, by_token.r_x[t], d, d_embedding.next());
+                norm_row_backward<D, DN>(theta + t * DP, theta + gain_embedding, by_token.r_x[t], d,
+                                         d_embedding.next());
             store_row(gradient + t * DP, d);
         }
         if (placement.block_in) d_in.add_to(gradient + blocks[0].g_in);

@@ -32,14 +32,15 @@ constexpr int padded(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
 class TransformerBuffers {
   protected:
     static constexpr int kHead = D / HEADS, kHalf = kHead / 2;
-    static constexpr int DP = padded(D), HP = padded(kHead), AP = HEADS * HP, QP = 3 * AP, FP = padded(MLP), VP = padded(V);
+    static constexpr int DP = padded(D), HP = padded(kHead), AP = HEADS * HP, QP = 3 * AP, FP = padded(MLP),
+                         VP = padded(V);
     static constexpr int DN = DP / kLanes, BLOCKS = 2 * LAYERS;
     // Activations are a vector wider than they need be: rows whose distance is a power of two collide in the cache.
     static constexpr int QS = QP + kLanes, FS = FP + kLanes;
 
   public:
-    // Parameters in memory: embedding; for each layer QKV [DP, 3 AP], W_O [AP, DP], W_1 [DP, FP], W_2 [FP, DP]; U [DP, VP];
-    // gains: embedding, unembedding, then those of each block. Decay is on all but embedding and gains.
+    // Parameters in memory: embedding; for each layer QKV [DP, 3 AP], W_O [AP, DP], W_1 [DP, FP], W_2 [FP, DP];
+    // U [DP, VP]; gains: embedding, unembedding, then those of each block. Decay is on all but embedding and gains.
     static constexpr int kQKV = V * DP, kWO = kQKV + DP * QP, kW1 = kWO + AP * DP, kW2 = kW1 + DP * FP;
     static constexpr int kLayer = kW2 + FP * DP - kQKV, kU = kQKV + LAYERS * kLayer, kGains = kU + DP * VP;
 
@@ -50,16 +51,18 @@ class TransformerBuffers {
         auto place = [&](bool present) { return present ? (next += DP) - DP : -1; };
         gain_embedding = place(placement.embedding_out), gain_unembedding = place(placement.unembedding_in);
         for (Block& b : blocks) {
-            b.g_in = place(placement.block_in), b.g_out = place(placement.block_out), b.g_residual = place(placement.residual);
+            b.g_in = place(placement.block_in), b.g_out = place(placement.block_out);
+            b.g_residual = place(placement.residual);
             allocate(b, for_training ? HEADS * attention.kept(std::max(longest, kTogether)) : 0);
         }
         size = next;
         for (auto* x : {&last, &final, &d_x, &d_y, &d_h, &d_o}) x->resize(rows * (DP > AP ? DP : AP) / kLanes);
         logits.resize(rows * VP / kLanes), d_wide.resize(rows * (QS > FS ? QS : FS) / kLanes);
         r_final.resize(rows), position.resize(rows);
-        for (int l = 0; l < LAYERS; l++)
-            for (Packed* p : {&qkv[l], &w_o[l], &w_1[l], &w_2[l]}) p->allocate(p == &w_1[l] || p == &qkv[l] ? DP : p == &w_2[l] ? FP : AP,
-                                                                               p == &qkv[l] ? QP : p == &w_1[l] ? FP : DP);
+        for (int l = 0; l < LAYERS; l++) {
+            qkv[l].allocate(DP, QP), w_o[l].allocate(AP, DP);
+            w_1[l].allocate(DP, FP), w_2[l].allocate(FP, DP);
+        }
         u.allocate(DP, VP);
     }
 
@@ -74,27 +77,35 @@ class TransformerBuffers {
         static int panels(int n) { return (n + kPanelColumns - 1) / kPanelColumns; }
         void allocate(int i, int o) {
             in = i, out = o;
-            forward.resize(std::size_t(in) * panels(out) * kPanel), backward.resize(std::size_t(out) * panels(in) * kPanel);
+            forward.resize(std::size_t(in) * panels(out) * kPanel);
+            backward.resize(std::size_t(out) * panels(in) * kPanel);
         }
         void pack(const float* w, bool transposed) {
             for (int i = 0; i < in; i += kLanes)
                 for (int j = 0; j < out; j += kLanes) {
                     f32x16* to = &forward[std::size_t(j / kPanelColumns) * in * kPanel + j % kPanelColumns / kLanes];
                     for (int k = i; k < i + kLanes; k++) to[k * kPanel] = load(w + k * out + j);
-                    float* back = reinterpret_cast<float*>(backward.data()) + std::size_t(i / kPanelColumns) * out * kPanelColumns;
+                    float* back = reinterpret_cast<float*>(backward.data()) +
+                                  std::size_t(i / kPanelColumns) * out * kPanelColumns;
                     if (transposed)
-                        transpose_block(w + i * out + j, out, back + j * kPanelColumns + i % kPanelColumns, kPanelColumns);
+                        transpose_block(w + i * out + j, out, back + j * kPanelColumns + i % kPanelColumns,
+                                        kPanelColumns);
                 }
         }
-        Right weights() const { return {reinterpret_cast<const float*>(forward.data()), kPanelColumns, in * kPanelColumns}; }
-        Right transposed() const { return {reinterpret_cast<const float*>(backward.data()), kPanelColumns, out * kPanelColumns}; }
+        Right weights() const {
+            return {reinterpret_cast<const float*>(forward.data()), kPanelColumns, in * kPanelColumns};
+        }
+        Right transposed() const {
+            return {reinterpret_cast<const float*>(backward.data()), kPanelColumns, out * kPanelColumns};
+        }
     };
 
     // An attention or MLP block: x -> h = N_in(x) -> y = f(h) -> s = x + N_out(y) -> N_residual(s), the next block's x.
     struct Block {
         std::vector<f32x16> x, h, y, s, wide, slope, o;  // wide: q, k, v of attention, the hidden layer of an MLP
         std::vector<float> r_in, r_out, r_residual;
-        std::unique_ptr<f32x16[]> kept;  // of attention, for training: not zeroed, few sequences are of the greatest length
+        // Of attention, for training: not zeroed, few sequences are of the greatest length.
+        std::unique_ptr<f32x16[]> kept;
         int g_in, g_out, g_residual;
     };
 
@@ -121,7 +132,9 @@ class TransformerBuffers {
     const int32_t *tokens, *lengths;
     int n_sequences, n_tokens;
 
-    static float* at(std::vector<f32x16>& x, std::size_t row, int width) { return reinterpret_cast<float*>(x.data()) + row * width; }
+    static float* at(std::vector<f32x16>& x, std::size_t row, int width) {
+        return reinterpret_cast<float*>(x.data()) + row * width;
+    }
 
     void allocate(Block& b, std::size_t kept) {
         const bool is_mlp = (&b - blocks) % 2;

@@ -32,8 +32,7 @@ class TransformerForward : public TransformerBuffers {
         }
         gemm(V, DP, QP / kLanes, {by_token.h, DP, 1}, qkv[0].weights(), by_token.qkv, QP);
         by_token.n_few = 0;
-        for (float* d : {by_token.d_x, by_token.few_x}) std::memset(d, 0, sizeof by_token.d_x);
-        for (float* d : {by_token.d_qkv, by_token.few_qkv}) std::memset(d, 0, sizeof by_token.d_qkv);
+        clear(by_token.d_x), clear(by_token.few_x), clear(by_token.d_qkv), clear(by_token.few_qkv);
     }
 
     // Everything up to the logits of the rows from `from` on; only these pass through the last layer.
@@ -46,7 +45,8 @@ class TransformerForward : public TransformerBuffers {
             const int first = l == LAYERS - 1 ? from : 0;
             Block &a = blocks[2 * l], &m = blocks[2 * l + 1];
             chunks(0, n_tokens, [&](int i, int n) {
-                if (l > 0) gemm(n, DP, QP / kLanes, {block_input(a, i, n), DP, 1}, qkv[l].weights(), at(a.wide, i, QS), QS);
+                if (l > 0)
+                    gemm(n, DP, QP / kLanes, {block_input(a, i, n), DP, 1}, qkv[l].weights(), at(a.wide, i, QS), QS);
                 rotate(a.wide, i, n, 1);
             });
             attend(a, first);

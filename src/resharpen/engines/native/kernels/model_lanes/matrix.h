@@ -29,9 +29,10 @@ template <int ROWS, int COLUMNS>
 RESHARPEN_INLINE void multiply_tile(int inner, ConstMatrix A, ConstMatrix B, Matrix C, bool add) {
     f32x16 sum[ROWS][COLUMNS];
     RESHARPEN_UNROLL
-    for (int i = 0; i < ROWS; i++)
+    for (int i = 0; i < ROWS; i++) {
         RESHARPEN_UNROLL
         for (int j = 0; j < COLUMNS; j++) sum[i][j] = add ? C(i, j) : broadcast(0);
+    }
     for (int k = 0; k < inner; k++) {
         f32x16 b[COLUMNS];
         RESHARPEN_UNROLL
@@ -44,9 +45,10 @@ RESHARPEN_INLINE void multiply_tile(int inner, ConstMatrix A, ConstMatrix B, Mat
         }
     }
     RESHARPEN_UNROLL
-    for (int i = 0; i < ROWS; i++)
+    for (int i = 0; i < ROWS; i++) {
         RESHARPEN_UNROLL
         for (int j = 0; j < COLUMNS; j++) C(i, j) = sum[i][j];
+    }
 }
 
 template <int ROWS>
@@ -59,8 +61,8 @@ inline void multiply_rows(int inner, int columns, ConstMatrix A, ConstMatrix B, 
 }
 
 // C = A B, or C += A B; A is [n_rows, inner], B is [inner, n_columns].
-inline __attribute__((noinline)) void multiply(
-    int n_rows, int inner, int n_columns, ConstMatrix A, ConstMatrix B, Matrix C, bool add = false) {
+inline __attribute__((noinline)) void multiply(int n_rows, int inner, int n_columns, ConstMatrix A, ConstMatrix B,
+                                               Matrix C, bool add = false) {
     int i = 0;
     auto from = [&](int i) { return ConstMatrix{&A(i, 0), A.row_stride, A.column_stride}; };
     auto to = [&](int i) { return Matrix{&C(i, 0), C.row_stride, C.column_stride}; };

@@ -43,7 +43,8 @@ namespace resharpen {
 
 class Minimal : public MinimalStates {
   public:
-    Minimal(Placement placement, bool subsets, const Hyperparameters<f32x16>& h) : MinimalStates(placement, subsets, h) {}
+    Minimal(Placement placement, bool subsets, const Hyperparameters<f32x16>& h)
+        : MinimalStates(placement, subsets, h) {}
 
     // Whether minibatches of this length hold enough large sets for `subsets` to pay; measured.
     static constexpr bool subsets_pay(int length) { return V <= 9 && length >= 5; }
@@ -60,7 +61,8 @@ class Minimal : public MinimalStates {
     }
 
     // TVD of the states, [n, 16]; sorted by last token, each written to the place in `where`.
-    void evaluate(const f32x16* theta, int n, const int32_t* last, const uint32_t* set, const int32_t* where, f32x16* tvd) {
+    void evaluate(const f32x16* theta, int n, const int32_t* last, const uint32_t* set, const int32_t* where,
+                  f32x16* tvd) {
         tokens_forward(theta);
         for (int i = 0; i < n;) {
             int end = i;

@@ -185,8 +185,8 @@ class MinimalAttention : public MinimalTokens {
         if constexpr (FIRST + N < COLUMNS) sum_values_backward<FIRST + N, COLUMNS>(n);
     }
 
-    // By Euler's theorem d Z is minus the mean of d e_j. Taken from the same d e_j, and not from the state's scalars, it
-    // cancels that of a token with all the attention, as it should.
+    // By Euler's theorem d Z is minus the mean of d e_j. Taken from the same d e_j, and not from the state's scalars,
+    // it cancels that of a token with all the attention, as it should.
     f32x16 mean_weight_gradient(uint32_t set, const f32x16* e, const f32x16* d_e) const {
         f32x16 z = broadcast(0), sum = broadcast(0);
         for (; set; set &= set - 1) {
@@ -246,7 +246,7 @@ class MinimalAttention : public MinimalTokens {
         for (int c = 0; c < COLUMNS; c++) d[c] += sum[c];
     }
 
-    // ---- lanes whose attention logits span more than kWide: relative to the maximum over the set ---------------------
+    // ---- lanes whose attention logits span more than kWide: relative to the maximum over the set --------------------
 
     f32x16 highest_in(int t, uint32_t set) const {
         f32x16 highest = attention[t][t];

@@ -16,7 +16,8 @@ class MinimalTokens {
     static constexpr int kWQ = V * D, kWK = kWQ + D * K, kWV = kWK + D * K, kWO = kWV + D * DV, kU = kWO + DV * D;
     static constexpr int kGains = kU + D * V, kMostParameters = kGains + 5 * D;
 
-    MinimalTokens(Placement placement, const Hyperparameters<f32x16>& h) : placement(placement), epsilon(h.rms_epsilon) {
+    MinimalTokens(Placement placement, const Hyperparameters<f32x16>& h)
+        : placement(placement), epsilon(h.rms_epsilon) {
         int next = kGains;
         auto place = [&](bool present, int& where) { where = present ? next : -1, next += present ? D : 0; };
         place(placement.embedding_out, gain_at.embedding_out);
@@ -150,7 +151,8 @@ class MinimalTokens {
 
     void embedding_backward(int t, const f32x16* theta, f32x16* gradient) {
         if (placement.block_in)
-            rms_norm_backward<D, true>(x[t], theta + gain_at.block_in, r_in[t], d_h[t], d_x[t], gradient + gain_at.block_in);
+            rms_norm_backward<D, true>(x[t], theta + gain_at.block_in, r_in[t], d_h[t], d_x[t],
+                                       gradient + gain_at.block_in);
         else
             for (int i = 0; i < D; i++) d_x[t][i] += d_h[t][i];
         f32x16* d_e = gradient + t * D;

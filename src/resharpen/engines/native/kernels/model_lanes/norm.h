@@ -28,7 +28,8 @@ inline f32x16 rms_norm(const f32x16* x, const f32x16* gain, f32x16 epsilon, f32x
 // Adds to dgain; dx may be dy, or is added to.
 //     dgain_i += x_i r dy_i          dx_i (+)= r gain_i dy_i - r^3 x_i / D * sum_k x_k gain_k dy_k
 template <int D, bool kAdd>
-inline void rms_norm_backward(const f32x16* x, const f32x16* gain, f32x16 r, const f32x16* dy, f32x16* dx, f32x16* dgain) {
+inline void rms_norm_backward(const f32x16* x, const f32x16* gain, f32x16 r, const f32x16* dy, f32x16* dx,
+                              f32x16* dgain) {
     f32x16 dr = broadcast(0);
     for (int i = 0; i < D; i++) dr += x[i] * gain[i] * dy[i];
     const f32x16 along_x = d_inverse_rms<D>(r, dr);
