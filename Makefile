@@ -1,6 +1,7 @@
 # `make demo` and `make test` start from a bare checkout: python3, make and a C++ compiler are all they need.
 PYTHON ?= python3
 BIN := .venv/bin
+KERNELS := $(wildcard src/resharpen/engines/native/kernels/*.* src/resharpen/engines/native/kernels/*/*.h)
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test test-all lint bench clean
@@ -20,6 +21,8 @@ lint: .venv/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/basedpyright
+	$(BIN)/clang-format --dry-run -Werror $(KERNELS)
+	$(BIN)/python tools/lint_kernels.py
 
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/set_complement.py

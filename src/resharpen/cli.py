@@ -104,9 +104,7 @@ class RunFigure:
             return
         try:
             with _progress(console) as progress, _stop_on_signal() as stop:
-                store = run(
-                    experiment, out, self.workers, progress.plan, progress.update, stop.is_set, self.trust_code
-                )
+                store = run(experiment, out, self.workers, progress.plan, progress.update, stop.is_set, self.trust_code)
         except WorkerDied as error:
             print(f"resharpen: {error}; what is done is kept. Continue with: resharpen run {out}", file=sys.stderr)
             sys.exit(1)
@@ -340,9 +338,8 @@ def _load(directory: Path, trust_code: bool) -> Run:
 
 
 def _save_figures(run: Run, out: Path, console: Console, selection: str = "best", attention: str | None = None) -> None:
-    from resharpen.views.figures import draw
-
     from resharpen.own import short
+    from resharpen.views.figures import draw
 
     suffix = "".join(f"-{short(part)}" for part in (selection, attention) if part not in ("best", None))
     for name, figure in draw(run, selection, attention).items():

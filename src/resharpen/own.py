@@ -125,7 +125,8 @@ def find_class(catalogue: Mapping[str, type[T]], base: type[T], what: str, kind:
     found = find(kind)
     if not (isinstance(found, type) and issubclass(found, base) and is_dataclass(found)):
         raise UserError(
-            f"'{short(kind)}' in {source(kind).path} is not a {what}: a frozen dataclass derived from rs.{base.__name__}"
+            f"'{short(kind)}' in {source(kind).path} is not a {what}: "
+            f"it has to be a frozen dataclass derived from rs.{base.__name__}"
         )
     found.kind = kind  # pyright: ignore[reportAttributeAccessIssue]
     return found
@@ -139,7 +140,8 @@ def _described(thing: Any) -> str:
 def _module(source: Source) -> ModuleType:
     name = f"resharpen_own_{source.sha256[:DIGITS]}"
     spec = importlib.util.spec_from_file_location(name, source.path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
     try:

@@ -11,7 +11,14 @@ from resharpen.errors import UserError, unknown
 T = TypeVar("T")
 Data = Mapping[str, Any]
 
-_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", dict: "a table", list: "a list"}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    dict: "a table",
+    list: "a list",
+}
 
 
 def build(kind: type[T], data: Data, where: str) -> T:

@@ -100,7 +100,7 @@ def test_gradients_against_finite_differences(name):
     state = engine.dump()
     engine.load(state | {f"theta.{key}": array for key, array in theta.items()})
     batch = problem.minibatch(0, 1)
-    got = {key: g.numpy() for key, g in engine.gradients(batch).items()}
+    got = {key: g.numpy() for key, g in engine.gradients(batch)[0].items()}
     epsilon = torch.tensor(ensemble.hyperparameters["rms_epsilon"])
 
     def loss(moved):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resharpen.experiments.store import Run
+from resharpen.experiments.keeping.store import Run
 from resharpen.tasks import Task
 
 if TYPE_CHECKING:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
+from importlib import import_module
+from typing import TYPE_CHECKING
 
+from resharpen import own
 from resharpen.engines.base import Engine, Ensemble, Problem
 
-NATIVE = {
-    "minimal": ("engine", "NativeEngine"),
-    "retriever": ("retriever", "NativeRetriever"),
-    "transformer": ("transformer", "NativeTransformer"),
-}
-"""Model family -> module and class of its native engine."""
+if TYPE_CHECKING:
+    from resharpen.engines.native.base import NativeEngine
+
+NATIVE = {"minimal": "NativeMinimal", "retriever": "NativeRetriever", "transformer": "NativeTransformer"}
+"""Model family, and module of `engines/native` -> the class of its engine."""
+
+
+SLOWER = {"minimal": 30, "retriever": 8, "transformer": 5}
+"""About how many times as long the torch engine takes, by model family; see the benchmarks."""
 
 
 def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
     if name == "native":
-        return getattr(_native(problem), NATIVE[problem.model.kind][1])(problem, ensemble)
+        return _native(problem)(problem, ensemble)
     import torch
 
     from resharpen.engines.torch_engine import TorchEngine
@@ -30,6 +34,10 @@ def why_not_native(problem: Problem, training: bool = True) -> str:
     """Why the native engine cannot run this problem here, or only read trained weights with it; empty if it can."""
     from resharpen.engines.native.build import NoCompiler, find_compiler
 
+    if problem.device != "cpu":
+        return f"device = {problem.device}: it computes on the cpu"
+    if problem.model.kind not in NATIVE:
+        return f"there is no native kernel for the model '{own.short(problem.model.kind)}'"
     if reason := _native(problem).supports(problem, training):
         return reason
     try:
@@ -39,5 +47,12 @@ def why_not_native(problem: Problem, training: bool = True) -> str:
     return ""
 
 
-def _native(problem: Problem) -> ModuleType:
-    return importlib.import_module(f"resharpen.engines.native.{NATIVE[problem.model.kind][0]}")
+def how_much_slower(problem: Problem) -> str:
+    """Words for what the torch engine costs where the native one has a kernel for the model."""
+    factor = SLOWER.get(problem.model.kind) if problem.device == "cpu" else None
+    return f", about {factor} times as slow as native" if factor else ""
+
+
+def _native(problem: Problem) -> type[NativeEngine]:
+    kind = problem.model.kind
+    return getattr(import_module(f"resharpen.engines.native.{kind}"), NATIVE[kind])

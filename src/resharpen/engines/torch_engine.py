@@ -97,7 +97,9 @@ class TorchEngine:
             def per_model(x_M: Tensor, like: Tensor = g) -> Tensor:
                 return x_M.view(-1, *(1,) * (like.ndim - 1))
 
-            p = SimpleNamespace(**{key: per_model(x_M) for key, x_M in {**self._hyper, **row}.items()}, t=state["step"] + 1)
+            p = SimpleNamespace(
+                **{key: per_model(x_M) for key, x_M in {**self._hyper, **row}.items()}, t=state["step"] + 1
+            )
             p.decay = p.weight_decay if self._parameters[name].decays else 0.0
             old = {part: state[f"{part}.{name}"] for part in ("theta", *optimiser.state, "ema")}
             kept = {part: old[part] for part in optimiser.state}
@@ -128,9 +130,7 @@ class TorchEngine:
         inputs, scored = self._tensors(examples.inputs), self._tensors(examples.scored)
         logits = model.logits(theta, inputs, parts, self._hyper)
         found = self.problem.task.score(logits[:, scored], truth)
-        if report and hasattr(model, "dispersion"):
-            found |= model.dispersion(theta, inputs, parts, self._hyper)
-        return found
+        return found | (model.dispersion(theta, inputs, parts, self._hyper) if report else {})
 
     def _tensors(self, arrays: Any) -> Any:
         """Tokens and masks as they are, numbers in the engine's precision; tuples and arrays alike."""
@@ -148,5 +148,7 @@ def torch_device(name: str) -> torch.device:
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     kind = name.split(":")[0]
     if not there.get(kind, False):
-        raise UserError(f"device '{name}': there is none here (there is: {', '.join(k for k, ok in there.items() if ok)})")
+        raise UserError(
+            f"device '{name}': there is none here (there is: {', '.join(k for k, ok in there.items() if ok)})"
+        )
     return torch.device(name)

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from resharpen.parts.parameter import Parameter
-from resharpen.parts.part import Part, Parts
+from resharpen.parts.part import Part
+from resharpen.parts.parts import Parts
 
 if TYPE_CHECKING:
     from torch import Tensor

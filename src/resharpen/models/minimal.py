@@ -19,7 +19,7 @@ from resharpen.models.layers import Bound, Record, Tensors, attention_parameters
 from resharpen.models.model import Model
 from resharpen.parts import parameter
 from resharpen.parts.parameter import Parameter
-from resharpen.parts.part import Parts
+from resharpen.parts.parts import Parts
 from resharpen.parts.placement import PLACEMENTS, POSITIONS, Placement
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from resharpen.models.layers import Record, Tensors
 from resharpen.parts.parameter import Parameter
-from resharpen.parts.part import Parts
+from resharpen.parts.parts import Parts
 from resharpen.parts.placement import Placement
 
 if TYPE_CHECKING:
@@ -42,6 +42,18 @@ class Model:
         """By name; the streams of what is drawn go by the name alone."""
         raise NotImplementedError
 
-    def logits(self, theta: Tensors, inputs: Any, parts: Parts, hyper: Tensors, record: Record | None = None) -> Tensor:
+    def logits_of_sets(
+        self, theta: Tensors, last_P: Tensor, present_PxV: Tensor, parts: Parts, hyper: Tensors, /
+    ) -> Tensor:
+        """Where `sees_order` is false: logits after distinct tokens given as the last one and the set, [M, P, V]."""
+        raise NotImplementedError
+
+    def dispersion(self, theta: Tensors, inputs: Any, parts: Parts, hyper: Tensors, /) -> dict[str, Tensor]:
+        """What a report tells of attention besides the scores, by name, at every scored place, [M, P]."""
+        return {}
+
+    def logits(
+        self, theta: Tensors, inputs: Any, parts: Parts, hyper: Tensors, record: Record | None = None, /
+    ) -> Tensor:
         """What the softmax of the output is taken of; `hyper` are the hyperparameters, [M] each."""
         raise NotImplementedError

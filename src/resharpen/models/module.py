@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from resharpen.models.layers import Record
 from resharpen.models.model import Model
-from resharpen.parts.part import Parts
+from resharpen.parts.parts import Parts
 
 
 class SingleModel(nn.Module):

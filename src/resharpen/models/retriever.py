@@ -21,7 +21,7 @@ from resharpen.models.model import Model
 from resharpen.parts import parameter
 from resharpen.parts.attention.adaptive_temperature import entropy
 from resharpen.parts.parameter import Parameter
-from resharpen.parts.part import Parts
+from resharpen.parts.parts import Parts
 from resharpen.parts.placement import Placement
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """AdamW (Loshchilov and Hutter, 2019), with a number of its own a model for every hyperparameter.
 
-    m <- m + (1-b1) (g - m)          v <- v + (1-b2) (g^2 - v)
-    theta <- theta - lr lambda theta - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon)
+m <- m + (1-b1) (g - m)          v <- v + (1-b2) (g^2 - v)
+theta <- theta - lr lambda theta - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon)
 """
 
 from __future__ import annotations

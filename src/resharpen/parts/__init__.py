@@ -5,7 +5,8 @@ from __future__ import annotations
 from resharpen import own
 from resharpen.parts.attention import ATTENTIONS
 from resharpen.parts.norms import NORMS
-from resharpen.parts.part import Attention, Norm, Part, Parts, Positions
+from resharpen.parts.part import Attention, Norm, Part, Positions
+from resharpen.parts.parts import Parts
 from resharpen.parts.placement import PAPER_PLACEMENTS, PLACEMENTS, POSITIONS, Placement
 from resharpen.parts.positions import POSITION_ENCODINGS
 

@@ -8,7 +8,7 @@
 hyperparameter that is drawn anyway; all are shaped to broadcast.
 
     norm(x, p)              x [M, ..., D] -> the same shape
-    attention(e, mask, p)   e [M, N, H, Q, K] finite logits, mask true where a key is seen -> weights, 0 where it is not;
+    attention(e, mask, p)   e [M, N, H, Q, K] finite logits, mask true where a key is seen -> weights, 0 elsewhere;
                             p.n keys that a query sees [N, 1, Q, 1], p.x what queries are made from [M, N, Q, D]
     positions(x, p)         on="queries_keys": q or k [M, N, H, L, d_head] -> the same shape
     positions(e, p)         on="logits": e [M, N, H, L, L] -> the same shape
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from resharpen.optim.hyperparameters import Row
 from resharpen.parts.parameter import Parameter
-from resharpen.parts.placement import Placement
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,17 +83,3 @@ def _name(function: Callable[..., Any]) -> str:
 def masked_softmax(e: Tensor, mask: Tensor) -> Tensor:
     """softmax over the keys that are seen; the others have no weight."""
     return e.masked_fill(~mask, -float("inf")).softmax(-1)
-
-
-@dataclass(frozen=True)
-class Parts:
-    """All parts of a variant that a network is built with: one object goes wherever they go."""
-
-    placement: Placement
-    norm: Norm
-    attention: Attention
-    positions: Positions
-
-    @property
-    def hyperparameters(self) -> dict[str, Row]:
-        return {**self.norm.hyperparameters, **self.attention.hyperparameters, **self.positions.hyperparameters}

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
-from resharpen.tasks.task import Metric, TokenTask, Tokens
+from resharpen.tasks.task import Metric, Tokens, TokenTask
 from resharpen.tasks.validation import ValidationSet
 
 ENUMERATED_UP_TO = 9

@@ -180,10 +180,10 @@ class TokenTask(Task):
     def longest(self) -> int:
         raise NotImplementedError
 
-    def sample(self, words_NxT: NDArray[np.uint32]) -> Tokens:
+    def sample(self, words_NxT: NDArray[np.uint32], /) -> Tokens:
         raise NotImplementedError
 
-    def p_star(self, inputs_NxL: Tokens) -> NDArray[np.float64]:
+    def p_star(self, inputs_NxL: Tokens, /) -> NDArray[np.float64]:
         raise NotImplementedError
 
     def check_train_length(self, train_length: int) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 import subprocess
 
 from rich.console import Console
 from rich.table import Table
 
+from resharpen.engines.native import build
 from resharpen.experiments.keeping import machine
 
 
@@ -19,15 +19,17 @@ def print_diagnosis(console: Console) -> None:
     table.add_row("source", machine.git_revision() or "not a checkout")
     table.add_row("CPU", f"{machine.cpu()}, {machine.cores()} cores")
     table.add_row("CPU features", " ".join(machine.cpu_features()) or "unknown")
-    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    table.add_row(
-        "compiler", _first_line(compiler) if compiler else "[red]missing[/]: the native engine cannot be built"
-    )
+    table.add_row("compiler", _compiler())
     has_jax = importlib.util.find_spec("jax") is not None
     table.add_row("jax", "there" if has_jax else "missing: only benchmarks against it need it")
     console.print(table)
 
 
-def _first_line(compiler: str) -> str:
+def _compiler() -> str:
+    """As the native engine finds it."""
+    try:
+        compiler = build.find_compiler()
+    except build.NoCompiler as error:
+        return f"[red]missing[/]: {error}"
     found = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=20)
     return found.stdout.splitlines()[0] if found.stdout else compiler

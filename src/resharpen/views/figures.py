@@ -23,7 +23,7 @@ CHECKPOINTS = {
 
 
 def draw(run: Run, selection: str = "best", attention: str | None = None) -> dict[str, Figure]:
-    """`figure` is the task's own; what else there is belongs to it. `attention` rereads the kept models with another."""
+    """`figure` is the task's own; what else there is belongs to it. `attention` reads the kept models with another."""
     if selection not in SELECTIONS:
         raise unknown("selection", selection, SELECTIONS)
     if not run.done():

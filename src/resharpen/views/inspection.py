@@ -23,9 +23,7 @@ COMPARED = ("pre", "peri", "out")
 """The variants whose dispersion is shown side by side, where a run has any of them."""
 
 
-def draw_inspection(
-    run: Run, model: str, weights: Weights, prefix: str | None, console: Console
-) -> dict[str, Figure]:
+def draw_inspection(run: Run, model: str, weights: Weights, prefix: str | None, console: Console) -> dict[str, Figure]:
     """Attention maps of a transformer on a prefix; circuits of a minimal one, and what those of its setting share."""
     model_id, setting = choose_model(run, model, weights)
     chosen = load_model(run, model_id, weights)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.analysis.statistics import Interval, bootstrap_sum, holm
-from resharpen.engines.base import GROUP
+from resharpen.streams import GROUP
 
 if TYPE_CHECKING:
     import polars as pl

@@ -27,8 +27,8 @@ from resharpen.analysis.claims.finding import (
     tenth,
 )
 from resharpen.analysis.statistics import bootstrap, bootstrap_sum
-from resharpen.experiments.store import Run
-from resharpen.models import PAPER_PLACEMENTS
+from resharpen.experiments.keeping.store import Run
+from resharpen.parts import PAPER_PLACEMENTS
 
 if TYPE_CHECKING:
     import polars as pl

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from resharpen.analysis.claims.finding import Claim, by_group, compare, make_claim, paired_only
-from resharpen.experiments.store import Run
+from resharpen.experiments.keeping.store import Run
 
 BETTER, WORSE = ("post", "peri"), ("none", "pre")
 WORST = 0.0

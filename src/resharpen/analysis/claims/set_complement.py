@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from resharpen.analysis.claims.finding import Claim, Finding, Floats, by_group, make_claim, median, paired_only, tenth
 from resharpen.analysis.scores import scores
 from resharpen.analysis.statistics import bootstrap, interval, picks, resample
-from resharpen.experiments.store import Run
-from resharpen.models import PAPER_PLACEMENTS
+from resharpen.experiments.keeping.store import Run
+from resharpen.parts import PAPER_PLACEMENTS
 
 if TYPE_CHECKING:
     import polars as pl

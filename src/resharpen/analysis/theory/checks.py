@@ -15,7 +15,8 @@ from resharpen.analysis.theory.precision import Matrix, enumerated_precision, mo
 from resharpen.analysis.theory.rational import exact_rank, fractions
 from resharpen.errors import UserError
 from resharpen.metrics import Floats
-from resharpen.models import PLACEMENTS, Minimal
+from resharpen.models import Minimal
+from resharpen.parts import PLACEMENTS, Parts
 from resharpen.tasks import SetComplement
 
 SMALLEST, LARGEST = 4, 9
@@ -92,7 +93,7 @@ def tvd_by_length(v: int) -> Floats:
     validation = task.validation(seed=0, use="report")
     theta = {name: torch.tensor(array) for name, array in examples.hard_coded_weights(v).items()}
     tokens, zero = torch.as_tensor(validation.inputs_NxL), torch.zeros(1, dtype=torch.float64)
-    logits = Minimal.smallest(v).logits(theta, tokens, PLACEMENTS["none"], zero)
+    logits = Minimal.usual(v).logits(theta, tokens, Parts(PLACEMENTS["none"]), {"rms_epsilon": zero})
     p = logits.softmax(-1).numpy()[:, validation.scored_NxL]
     p_star = task.p_star(validation.inputs_NxL)[validation.scored_NxL]
     return mean_by_length(total_variation(p, p_star), validation.length_P)[1][0]
@@ -263,9 +264,9 @@ def check_resharpening_model(vs: range) -> Check:
 
 def simplex_gaps(v: int, placement: str, kappa: float = 1.0, residual: float = 1.0) -> Floats:
     """Worst gap by length of the simplex model under a placement, through the package's own forward pass."""
-    model, norms = Minimal.smallest(v), PLACEMENTS[placement]
-    weights = examples.with_gains(examples.simplex_weights(v, kappa, residual), model.gains(norms))
-    return model_precision(model, weights, norms, np.zeros(1), SetComplement(v))[0][0]
+    model, parts = Minimal.usual(v), Parts(PLACEMENTS[placement])
+    weights = examples.with_gains(examples.simplex_weights(v, kappa, residual), model, parts)
+    return model_precision(model, weights, parts, np.zeros(1), SetComplement(v))[0][0]
 
 
 def lengths(vs: range) -> list[tuple[int, int]]:

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import helmert
 
-from resharpen.experiments.spec import Setting
-from resharpen.experiments.stored import StoredModel
-from resharpen.models import PLACEMENTS, Minimal
+from resharpen.experiments.keeping.stored import StoredModel
+from resharpen.experiments.specs.spec import Setting
+from resharpen.models import Minimal
+from resharpen.parts import PLACEMENTS, Parts
 from resharpen.tasks import SetComplement
 
 Weights = dict[str, NDArray[np.float64]]
@@ -31,8 +32,8 @@ def hard_coded_weights(v: int, C: float = 1.0) -> Weights:
 def hard_coded_model(v: int, C: float = 1.0) -> StoredModel:
     """Example 4.1 as a model like one taken out of a run: callable, and a torch module."""
     weights = {name: array[0].astype(np.float32) for name, array in hard_coded_weights(v, C).items()}
-    setting = Setting(SetComplement(v), v - 1, Minimal.smallest(v))
-    return StoredModel(f"hard-coded/v{v}", setting, PLACEMENTS["none"], rms_epsilon=0.0, weights=weights, step=0)
+    setting, parts = Setting(SetComplement(v), v - 1, Minimal.usual(v)), Parts(PLACEMENTS["none"])
+    return StoredModel(f"hard-coded/v{v}", setting, setting.model, parts, {}, weights, step=0)
 
 
 def hard_coded_tvd(v: int, s: int, C: float = 1.0) -> float:
@@ -58,9 +59,10 @@ def simplex_weights(v: int, kappa: float = 1.0, residual: float = 1.0) -> Weight
     return _with_constant_attention(v, E=residual * p, W_V=eye / residual, W_O=eye, U=-kappa * p.T)
 
 
-def with_gains(weights: Weights, gains: dict[str, tuple[int]]) -> Weights:
-    """The weights with every norm gain of a placement at one."""
-    return weights | {name: np.ones((1, *shape)) for name, shape in gains.items()}
+def with_gains(weights: Weights, model: Minimal, parts: Parts) -> Weights:
+    """The weights with every norm gain at one."""
+    gains = {name: p for name, p in model.parameters(parts).items() if p.start is not None}
+    return weights | {name: np.ones((1, *map(int, gain.shape))) for name, gain in gains.items()}
 
 
 def _with_constant_attention(v: int, **matrices: NDArray[np.float64]) -> Weights:

@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.metrics import Floats
-from resharpen.models import Minimal, Placement
+from resharpen.models import Minimal
+from resharpen.parts import Parts
 from resharpen.tasks import SetComplement
 
 Matrix = NDArray[Any]
@@ -100,7 +101,7 @@ def state_gaps(logits_MxPxV: Floats, present_PxV: NDArray[np.bool_]) -> tuple[Fl
 
 
 def model_precision(
-    model: Minimal, weights: Mapping[str, NDArray], placement: Placement, epsilon_M: Floats, task: SetComplement
+    model: Minimal, weights: Mapping[str, NDArray], parts: Parts, epsilon_M: Floats, task: SetComplement
 ) -> tuple[Floats, Floats]:
     """(worst gap, worst spread) of any minimal transformers at lengths 1 .. v-1, each [M, v-1], in double precision.
 
@@ -113,7 +114,7 @@ def model_precision(
         theta = {name: torch.tensor(array, dtype=torch.float64) for name, array in weights.items()}
         epsilon = torch.tensor(epsilon_M, dtype=torch.float64)
         tokens = torch.as_tensor(validation.inputs_NxL)
-        logits = model.logits(theta, tokens, placement, epsilon).numpy()[:, validation.scored_NxL]
+        logits = model.logits(theta, tokens, parts, {"rms_epsilon": epsilon}).numpy()[:, validation.scored_NxL]
     present_PxV = task.p_star(validation.inputs_NxL)[validation.scored_NxL] == 0
     gap_MxP, spread_MxP = state_gaps(logits, present_PxV)
     at = [validation.length_P == s for s in range(1, task.v)]

@@ -88,7 +88,7 @@ def _build(command: list[str], source: Path, directory: Path, inputs: str) -> Pa
 
 
 def _ingredients(command: list[str]) -> bytes:
-    sources = [path.read_bytes() for path in sorted(SOURCES.iterdir()) if path.suffix in (".h", ".cpp")]
+    sources = [path.read_bytes() for path in sorted(SOURCES.rglob("*")) if path.suffix in (".h", ".cpp")]
     return b"\0".join([*sources, "\0".join(command).encode(), _compiler_version(command[0]).encode(), _cpu().encode()])
 
 

@@ -1,4 +1,4 @@
-"""The native engine for the transformer: one model at a time, sequences at their true lengths; float32 only.
+"""The native engine of the transformer: one model at a time, sequences at their true lengths.
 
 The kernel pads every width to whole vectors of sixteen and keeps q, k, v in one matrix. `positions` says where each
 weight of the common state lies in there; the padding is zero and stays so.
@@ -9,54 +9,26 @@ Shapes: M models, W weights of a model, X of them with padding, N sequences, L p
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_uint8, c_uint32, c_void_p
+from collections.abc import Mapping, Sequence
+from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_uint32, c_void_p
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.engines.base import Arrays, Batch, Batches, Ensemble, Problem, initial_state
-from resharpen.engines.native import build
-from resharpen.engines.native.engine import HYPERPARAMETERS, PARTS
-from resharpen.engines.native.library import LANES, aligned, pointer
-from resharpen.models import POSITIONS
-from resharpen.models.transformer import Transformer
-from resharpen.optim.schedule import step_table
+from resharpen.engines.base import Arrays, Ensemble, Measures, Problem
+from resharpen.engines.native.base import Floats, NativeEngine, Positions, load_kernel, padded, pointer, unknown_part
+from resharpen.models import Model, Transformer
+from resharpen.tasks import Batch, Examples, Language, Task
 from resharpen.tasks.automaton import Automaton
-from resharpen.tasks.language import Language
 
-STEPS_AT_ONCE = 16
-"""Minibatches that are drawn before the models train on them, one model after another."""
 SCORED_AT_ONCE = 2**21
 """Bound on positions x tokens in one evaluation call."""
 
 
-class Training(Structure):
-    """Arguments of `train`, field by field as in kernels/transformer.cpp."""
-
-    _fields_ = (
-        ("state", c_void_p),
-        ("diverged_at", c_void_p),
-        ("hyperparameters", c_void_p),
-        ("table", c_void_p),
-        ("cosine", c_void_p),
-        ("sine", c_void_p),
-        ("inputs", c_void_p),
-        ("targets", c_void_p),
-        ("lengths", c_void_p),
-        ("first_step", c_int64),
-        ("n_steps", c_int32),
-        ("n_models", c_int32),
-        ("batch", c_int32),
-        ("longest", c_int32),
-        ("placement", c_uint8 * 5),
-    )
-
-
 class Tables(Structure):
-    """An automaton, as in kernels/automaton.h."""
+    """An automaton, as in kernels/batches/automaton.h."""
 
     _fields_ = (
         ("last", c_void_p),
@@ -69,100 +41,88 @@ class Tables(Structure):
 
 
 @cache
-def kernel(model: Transformer, march: str = "native") -> ctypes.CDLL:
-    """The kernel for these sizes, built if need be and loaded."""
-    sizes = {"LAYERS": model.layers, "D": model.d, "HEADS": model.heads, "MLP": model.d_mlp, "V": model.vocabulary}
-    library = ctypes.CDLL(str(build.kernel("transformer", sizes, march)))
-    library.train.argtypes = [POINTER(Training)]
-    library.train.restype = None
-    library.evaluate.argtypes = [c_void_p, c_float, *[c_void_p] * 6, c_int32, c_int32, c_void_p, c_int32, c_void_p]
-    library.evaluate.restype = None
-    library.sample.argtypes = [POINTER(Tables), c_void_p, *[c_uint32] * 2, *[c_int32] * 3, *[c_void_p] * 3]
+def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
+    assert isinstance(model, Transformer)
+    library = load_kernel(
+        "transformer",
+        {"LAYERS": model.layers, "D": model.d, "HEADS": model.heads, "MLP": model.d_mlp, "V": model.vocabulary},
+        march,
+        train=[*[c_void_p] * 5, c_int32, c_int32],
+        evaluate=[c_void_p, c_float, *[c_void_p] * 6, c_int32, c_int32, c_void_p, c_int32, c_void_p],
+        sample=[POINTER(Tables), c_void_p, *[c_uint32] * 2, *[c_int32] * 3, *[c_void_p] * 3],
+    )
     library.sample.restype = c_int64
-    library.weights.argtypes = [c_void_p]
-    library.weights.restype = c_int32
     return library
 
 
-def supports(problem: Problem, training: bool = True) -> str:
-    """Why this engine cannot run a problem; empty if it can."""
-    if not isinstance(problem.model, Transformer):
-        return "this native engine knows the transformer"
-    if problem.attention != "softmax":
-        return f"attention = {problem.attention}: the native engine knows softmax"
-    return ""
-
-
-class NativeTransformer:
-    name = "native"
+class NativeTransformer(NativeEngine):
+    KERNEL = staticmethod(kernel)
+    STEPS_AT_ONCE = 16  # their minibatches are drawn before the models train on them, one model after another
 
     def __init__(self, problem: Problem, ensemble: Ensemble, march: str = "native"):
-        """`march` is the compiler's name of an instruction set."""
-        if reason := supports(problem):
-            raise ValueError(reason)
-        self.problem, self.ensemble = problem, ensemble
-        model: Any = problem.model
-        self._model: Transformer = model
-        self._kernel = kernel(model, march)
-        self._placement = np.array([getattr(problem.placement, position) for position in POSITIONS], np.uint8)
-        self._positions = positions(model, list(model.gains(problem.placement)))
-        self._n_padded = int(self._kernel.weights(pointer(self._placement)))
-        self._hyper_Mx6 = np.stack([ensemble.hyperparameters[name] for name in HYPERPARAMETERS], 1).astype(np.float32)
+        super().__init__(problem, ensemble, march)
         self._sampler = Sampler(self._kernel, problem.task.automaton) if isinstance(problem.task, Language) else None
-        self.load(initial_state(problem, ensemble))
 
-    def dump(self) -> Arrays:
-        state: Arrays = {"step": np.array([self._step]), "diverged_at": self._diverged_at.copy()}
-        for name, position in self._positions.items():
-            for i, part in enumerate(PARTS):
-                state[f"{part}.{name}"] = self._state_MxPartsxX[:, i, position]
-            state[f"theta_0.{name}"] = self._theta_0[name].copy()
-        return state
+    @staticmethod
+    def supports(problem: Problem, training: bool = True) -> str:
+        """Why this engine cannot run a problem; empty if it can."""
+        task = problem.task
+        if type(task).score not in (Task.score, Language.score):
+            return f"it scores TVD and marked logits, and {task.name} scores something else"
+        return unknown_part(problem, ("softmax",), "rope")
 
-    def load(self, arrays: Arrays) -> None:
-        self._step = int(arrays["step"][0])
-        self._diverged_at = arrays["diverged_at"].astype(np.int64)
-        self._theta_0 = {name: np.array(arrays[f"theta_0.{name}"], np.float32) for name in self._positions}
-        self._state_MxPartsxX = aligned((len(self._diverged_at), len(PARTS), self._n_padded))
-        for name, position in self._positions.items():
-            for i, part in enumerate(PARTS):
-                self._state_MxPartsxX[:, i, position] = arrays[f"{part}.{name}"]
-
-    def advance(self, n: int, batches: Batches | None = None) -> None:
-        """Train for n steps, on the problem's own minibatches or on given ones."""
-        for begin in range(0, n, STEPS_AT_ONCE):
-            count = min(STEPS_AT_ONCE, n - begin)
-            if batches is None and self._sampler is not None:
-                self._train(*self._sampler(self.problem, self.ensemble.group, self._step, count))
-            else:
-                given = batches[begin : begin + count] if batches is not None else self._minibatches(count)
-                for batch in given:  # their sizes may differ
-                    self._train(*ragged(batch))
-
-    def evaluate(self, weights: Arrays, validation: Any) -> NDArray[np.float32]:
+    def measure(self, weights: Arrays, validation: Any, report: bool = False) -> Measures:
         """TVD of every scored prefix, or the logit of its marked token, [M, P]; nan, at no cost, for nan weights."""
-        theta_MxX = aligned((len(self._diverged_at), self._n_padded))
-        for name, position in self._positions.items():
-            theta_MxX[:, position] = weights[name]
-        pieces = validation.pieces(SCORED_AT_ONCE // self._model.vocabulary)
-        return np.concatenate([self._scores(theta_MxX, self.problem.task.examples(piece)) for piece in pieces], axis=1)
+        theta_MxX = self._packed(weights)
+        found: dict[str, list[Floats]] = {}
+        for piece in validation.pieces(SCORED_AT_ONCE // self._model.vocabulary):
+            examples = self.problem.task.examples(piece)
+            name = "marked" if "marked" in examples.truth else "tvd"
+            found.setdefault(name, []).append(self._scores(theta_MxX, examples))
+        return {name: np.concatenate(pieces, axis=1) for name, pieces in found.items()}
 
-    def examine(self, weights: Arrays, validation: Any) -> tuple[NDArray[np.float32], dict[str, NDArray]]:
-        return self.evaluate(weights, validation), {}
+    @property
+    def _model(self) -> Transformer:
+        assert isinstance(self.problem.model, Transformer)
+        return self.problem.model
 
-    def _scores(self, theta_MxX: NDArray[np.float32], examples: Batch) -> NDArray[np.float32]:
-        inputs_NxL, scored_NxL, wanted = examples
+    def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Positions, int]:
+        return positions(self._model, [name for name in shapes if shapes[name] == (self._model.d,)])
+
+    def _train_own(self, n: int) -> None:
+        if self._sampler is not None:
+            return self._train_ragged(*self._sampler(self.problem, self.ensemble.group, self.step, n))
+        for _ in range(n):
+            self._train_given(self.problem.minibatch(self.ensemble.group, self.step))
+
+    def _train_given(self, batch: Batch) -> None:
+        self._train_ragged(*ragged(batch))
+
+    def _train_ragged(
+        self, inputs: NDArray[np.int32], targets: NDArray[np.int32], lengths_SxN: NDArray[np.int32]
+    ) -> None:
+        n, batch = lengths_SxN.shape
+        longest = int(lengths_SxN.max())
+        self._check_tokens(inputs)
+        self._check_tokens(targets)
+        arrays = (*rotation(longest, self._model.d_head), inputs, targets, lengths_SxN)
+        self._train(n, *map(pointer, arrays), batch, longest)
+
+    def _scores(self, theta_MxX: Floats, examples: Examples) -> Floats:
+        inputs_NxL, scored_NxL, truth = examples
         length_N = np.where(scored_NxL.any(1), scored_NxL.shape[1] - scored_NxL[:, ::-1].argmax(1), 0)
         read_NxL = np.arange(inputs_NxL.shape[1]) < length_N[:, None]
         tokens, scored = inputs_NxL[read_NxL].astype(np.int32), scored_NxL[read_NxL].astype(np.uint8)
         lengths = length_N.astype(np.int32)
         self._check_tokens(tokens)
-        marks = wanted.ndim == 1  # one token for all of a set
-        p_star, marked = (None, int(wanted[0]) if len(wanted) else 0) if marks else (wanted.astype(np.float32), -1)
+        if "marked" in truth:  # one token for all of a set
+            p_star, marked = None, int(truth["marked"][0]) if len(truth["marked"]) else 0
+        else:
+            p_star, marked = np.ascontiguousarray(truth["p_star"], np.float32), -1
         out_MxP = np.full((len(theta_MxX), int(scored.sum())), np.nan, np.float32)
         longest = int(length_N.max(initial=1))
         tables = rotation(longest, self._model.d_head)
-        for theta_X, epsilon, out_P in zip(theta_MxX, self._hyper_Mx6[:, 0], out_MxP, strict=True):
+        for theta_X, epsilon, out_P in zip(theta_MxX, self._hyper_RxH[:, 0], out_MxP, strict=True):
             if np.isnan(theta_X[0]):
                 continue
             self._kernel.evaluate(
@@ -176,31 +136,6 @@ class NativeTransformer:
                 pointer(out_P),
             )
         return out_MxP
-
-    def _train(self, inputs: NDArray[np.int32], targets: NDArray[np.int32], lengths_SxN: NDArray[np.int32]) -> None:
-        n, batch = lengths_SxN.shape
-        table = step_table(self.ensemble.hyperparameters, self.problem.steps, self._step, n)
-        columns = (table.learning_rate, table.correction1, table.correction2, table.ema_weight)
-        rows_SxMx4 = np.stack(columns, axis=-1).astype(np.float32)
-        longest = int(lengths_SxN.max())
-        self._check_tokens(inputs)
-        self._check_tokens(targets)
-        cosine, sine = rotation(longest, self._model.d_head)
-        arrays = (self._state_MxPartsxX, self._diverged_at, self._hyper_Mx6, rows_SxMx4, cosine, sine)
-        arguments = Training(
-            *map(pointer, (*arrays, inputs, targets, lengths_SxN)),
-            first_step=self._step,
-            n_steps=n,
-            n_models=len(self._diverged_at),
-            batch=batch,
-            longest=longest,
-            placement=tuple(self._placement.tolist()),
-        )
-        self._kernel.train(ctypes.byref(arguments))
-        self._step += n
-
-    def _minibatches(self, n: int) -> list[Batch]:
-        return [self.problem.minibatch(self.ensemble.group, self._step + i) for i in range(n)]
 
     def _check_tokens(self, tokens: NDArray[np.int32]) -> None:
         if len(tokens) and not (tokens.min() >= 0 and tokens.max() < self._model.vocabulary):
@@ -245,18 +180,17 @@ def ragged(batch: Batch) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[
     return inputs, targets, length_N[None].astype(np.int32)
 
 
-def rotation(longest: int, d_head: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def rotation(longest: int, d_head: int) -> tuple[Floats, Floats]:
     """Cosine and sine of every position and frequency, computed in double."""
-    from resharpen.models.rope import angles
+    from resharpen.parts.positions.rope import angles
 
     angle = angles(longest, d_head)
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
 
 
-def positions(model: Transformer, gains: Sequence[str]) -> dict[str, NDArray[np.int64]]:
-    """Where each weight lies in the kernel's array, by name and in the shape of the tensor."""
-    d, d_mlp, v = (_padded(n) for n in (model.d, model.d_mlp, model.vocabulary))
-    head = _padded(model.d_head)
+def positions(model: Transformer, gains: Sequence[str]) -> tuple[Positions, int]:
+    """Where each weight lies in the kernel's array, by name and in the shape of the tensor, and the array's size."""
+    d, d_mlp, v, head = map(padded, (model.d, model.d_mlp, model.vocabulary, model.d_head))
     attended = model.heads * head
     # column of feature j of head h, q, k and v side by side
     column_D = np.arange(model.heads)[:, None] * head + np.arange(model.d_head)
@@ -282,8 +216,4 @@ def positions(model: Transformer, gains: Sequence[str]) -> dict[str, NDArray[np.
     for name in gains:
         found[name] = start + width
         start += d
-    return found
-
-
-def _padded(n: int) -> int:
-    return (n + LANES - 1) // LANES * LANES
+    return found, start

@@ -27,8 +27,8 @@ from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.machine import provenance
 from resharpen.experiments.specs.spec import Experiment, Shard
-from resharpen.experiments.specs.variant import Variant
 from resharpen.experiments.specs.toml import differences, from_data, search_data, to_data
+from resharpen.experiments.specs.variant import Variant
 
 if TYPE_CHECKING:
     import polars as pl
@@ -241,7 +241,7 @@ def _write_header(directory: Path, experiment: Experiment, extents: list[int]) -
 
 
 def code_copy(directory: Path, path: Path, sha256: str) -> Path:
-    return directory / "code" / f"{sha256[:own.DIGITS]}-{path.name}"
+    return directory / "code" / f"{sha256[: own.DIGITS]}-{path.name}"
 
 
 _README = """# {name}
@@ -250,9 +250,11 @@ A run of `resharpen`. To continue it: `{command}`
 
 - `run.json`: the resolved spec, the versions and the machine it was started with
 - `shards/`: one directory for each setting, variant and group of draws; a shard with a `manifest.json` is finished.
-  `models.parquet` has one row a model (what it is, its hyperparameters, when it diverged), `curves.parquet` one a model,
-  kind of weights and checkpoint (score; `loss` is the mean training loss since the checkpoint before), `lengths.parquet`
-  one a model, kind of weights, selection, metric and length (the value on the report set, and the `count` behind it)
+  `models.parquet`: one row a model; what it is, its hyperparameters, when it diverged.
+  `curves.parquet`: one a model, kind of weights and checkpoint; the score, the score on trained lengths, `loss` the
+  mean training loss since the checkpoint before.
+  `lengths.parquet`: one a model, kind of weights, selection, metric and length; the value on the report set, and the
+  `count` of prefixes or sequences behind it.
 - `code/`: copies of code of your own that the run used, to read
 
 Look at it: `resharpen status {directory}`, `resharpen figure {directory}`, `resharpen results {directory}`.

@@ -66,7 +66,7 @@ def shared_columns(experiment: Experiment, shard: Shard) -> dict[str, Any]:
     for what, thing in (("task", setting.task), ("model", model)):
         for name, value in _fields(thing).items():
             if name in taken or columns.get(name, value) != value:
-                raise UserError(f"a {what} cannot have a field '{name}': the tables of a run have a column of that name")
+                raise UserError(f"a {what} cannot have a field '{name}': the tables have a column of that name")
             columns[name] = value
     return columns
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -50,7 +51,9 @@ class Estimate:
 
 def seconds_per_step(experiment: Experiment, shard: Shard) -> float:
     """Time of one training step of a shard."""
-    engine = make_engine(str(experiment.variants[shard.variant].engine), experiment.problem(shard), experiment.ensemble(shard))
+    engine = make_engine(
+        str(experiment.variants[shard.variant].engine), experiment.problem(shard), experiment.ensemble(shard)
+    )
     engine.advance(1)
     steps, n, spent, best = 0, 1, 0.0, np.inf
     while spent < CALIBRATION_SECONDS and steps < experiment.steps - 1:
@@ -104,7 +107,7 @@ def estimate(experiment: Experiment, pace: Paces, workers: int | None = None) ->
 
 def _weights(experiment: Experiment, shard: Shard) -> int:
     problem = experiment.problem(shard)
-    return sum(int(np.prod(p.shape)) for p in problem.model.parameters(problem.parts).values())  # pyright: ignore[reportArgumentType]
+    return sum(math.prod(map(int, p.shape)) for p in problem.model.parameters(problem.parts).values())
 
 
 def describe(experiment: Experiment, workers: int | None = None) -> str:

@@ -20,7 +20,6 @@ from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.training import Progress, Trainer
 from resharpen.experiments.specs.spec import Shard
 
-
 IMPORTED = 79
 """Exit code of a worker whose script would have started the run again when it was imported."""
 
@@ -51,9 +50,7 @@ def launch(
         _in_processes(run, shards, min(workers, len(shards)), on_progress, should_stop)
 
 
-def train(
-    run: Run, shard: Shard, on_progress: Callable[[Progress], None], should_stop: Callable[[], bool]
-) -> bool:
+def train(run: Run, shard: Shard, on_progress: Callable[[Progress], None], should_stop: Callable[[], bool]) -> bool:
     """Train one shard; what goes wrong in the user's own code is told as theirs."""
     try:
         return Trainer(run.experiment, shard, run.files(shard), on_progress, should_stop).run()

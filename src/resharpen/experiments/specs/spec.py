@@ -125,7 +125,9 @@ class Experiment:
             raise UserError("the tasks of an experiment start from one kind of model; another one is a variant")
         names = [setting.name for setting in self.settings]
         if twice := {name for name in names if names.count(name) > 1}:
-            raise UserError(f"two tasks are both called '{twice.pop()}': give what differs as a variant, or run them apart")
+            raise UserError(
+                f"two tasks are both called '{twice.pop()}': run them apart, or make what differs a variant"
+            )
 
     def _named_variants(self) -> dict[str, Variant]:
         """Nothing left open. A sum goes by its parts in order, so that two spellings are one variant."""
@@ -142,6 +144,13 @@ class Experiment:
                 raise UserError(f"variant '{name}' is there twice")
             named[name] = whole
         return named
+
+    def _resolved(self, variant: Variant) -> Variant:
+        return variant.resolved(self.settings[0].model_of(variant))
+
+    def _same(self, a: Variant, b: Variant) -> bool:
+        """Whether two variants are made of the same parts, whatever trains them."""
+        return replace(self._resolved(a), engine=None) == replace(self._resolved(b), engine=None)
 
     def _check_variants(self) -> None:
         for name, variant in self.variants.items():

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from resharpen import own
-from resharpen.errors import UserError, unknown
+from resharpen.errors import UserError
 from resharpen.experiments.specs.spec import Experiment, Setting, usual_model
-from resharpen.experiments.specs.variant import Variant, choose, from_table
+from resharpen.experiments.specs.variant import choose, from_table
 from resharpen.models import Model, find_model
 from resharpen.optim.hyperparameters import TABLE, Row, narrowed
 from resharpen.plain import Data, known, typed

@@ -7,7 +7,7 @@
     positions    how order gets in                                            rope, nope
     optimiser    how weights change                                           adamw
 
-What a sum leaves out has its default; the placement and the positions have that of the model. A term may be `FILE.py:NAME`.
+What a sum leaves out has its default; placement and positions have that of the model. A term may be `FILE.py:NAME`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class Variant:
         """The parts themselves, checked to have a meaning for the model; UserError if one has none."""
         whole = self.resolved(model)
         placement, positions = whole.placement, whole.positions
-        assert placement is not None and positions is not None
+        assert placement is not None
+        assert positions is not None
         found = Parts(
             model.placements[placement] if isinstance(placement, str) else placement,
             find_norm(self.norm),

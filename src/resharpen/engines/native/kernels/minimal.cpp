@@ -1,57 +1,38 @@
 // The C interface of the minimal kernel: sizes are compile-time constants, everything else comes at run time.
-#include <memory>
-#include <new>
+#include "model_lanes/minimal.h"
 
-#include "minimal.h"
+#include <memory>
+
+#include "model_lanes/update.h"
 
 using namespace resharpen;
 
-namespace {
-using Model = Minimal<RESHARPEN_V, RESHARPEN_D, RESHARPEN_K, RESHARPEN_DV>;
-using Batch = Minibatch<RESHARPEN_V>;
-}  // namespace
-
 extern "C" {
 
-// Mirrored by `engines/native/library.py`. Float arrays are [..., 16] and aligned to 64 bytes.
-struct Training {
-    f16 *theta, *m, *v, *ema;
-    int64_t* diverged_at;
-    const Hyperparameters* hyperparameters;
-    const StepRow* table;  // one row a step
-    const int32_t *inputs, *targets;  // a given minibatch for a single step, or null
-    int64_t first_step;
-    int32_t n_steps, batch, length;
-    uint32_t key[2], group;
-    uint8_t placement[5], merge;
-};
-
-// Advance an ensemble by n_steps.
-void train(const Training* a) {
+// Advance an ensemble by n_steps, on its own minibatches or, for a single step, on the given one.
+void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targets, int32_t n, int32_t length,
+           const uint32_t* key, uint32_t group, bool merge) {
     const FlushSubnormals flush;
-    const uint8_t* p = a->placement;
-    const Placement placement{p[0] != 0, p[1] != 0, p[2] != 0, p[3] != 0, p[4] != 0};
-    const auto model = std::make_unique<Model>(placement, Model::subsets_pay(a->length), *a->hyperparameters);
-    const auto gradient = std::make_unique<f16[]>(Model::kMostParameters);
-    Batch batch(a->merge != 0);
-    const TrainingState state{a->theta, a->m, a->v, a->ema, a->diverged_at};
+    const auto model = std::make_unique<Minimal>(a->placement, Minimal::subsets_pay(length), *a->hyperparameters);
+    const auto gradient = std::make_unique<f32x16[]>(Minimal::kMostParameters);
+    Minibatch<V> batch(merge);
+    const Parts parts(a->state, model->size);
     for (int i = 0; i < a->n_steps; i++) {
-        if (a->inputs)
-            batch.take(a->inputs, a->targets, a->batch, a->length);
+        if (inputs)
+            batch.take(inputs, targets, n, length);
         else
-            batch.draw(a->key, a->group, uint32_t(a->first_step + i), a->batch, a->length);
-        model->gradient_of(batch, a->theta, gradient.get());
-        clip_adamw_ema(state, gradient.get(), 1.0f / (float(a->batch) * float(a->length)), model->size, Model::kWQ,
-                       Model::kGains, *a->hyperparameters, a->table[i], a->first_step + i);
+            batch.draw(key, group, uint32_t(a->first_step + i), n, length);
+        model->gradient_of(batch, parts.theta, gradient.get());
+        update(parts, gradient.get(), 1.0f / (float(n) * float(length)), model->size, Minimal::kWQ, Minimal::kGains,
+               *a->hyperparameters, a->table[i], a->first_step + i, a->diverged_at);
     }
 }
 
 // TVD [n, 16] of n states, given sorted by last token and set; state i is written to tvd[where[i]].
-void evaluate(const f16* theta, const Hyperparameters* hyperparameters, const uint8_t* p, int32_t n,
-              const int32_t* last, const uint32_t* set, const int32_t* where, f16* tvd) {
+void evaluate(const f32x16* theta, const Hyperparameters<f32x16>* hyperparameters, const Placement* placement,
+              int32_t n, const int32_t* last, const uint32_t* set, const int32_t* where, f32x16* tvd) {
     const FlushSubnormals flush;
-    const Placement placement{p[0] != 0, p[1] != 0, p[2] != 0, p[3] != 0, p[4] != 0};
-    const auto model = std::make_unique<Model>(placement, Model::subsets_pay(RESHARPEN_V), *hyperparameters);
+    const auto model = std::make_unique<Minimal>(*placement, Minimal::subsets_pay(V), *hyperparameters);
     model->evaluate(theta, n, last, set, where, tvd);
 }
 
@@ -59,8 +40,7 @@ void evaluate(const f16* theta, const Hyperparameters* hyperparameters, const ui
 void sample(const uint32_t* key, uint32_t group, uint32_t step, int32_t batch, int32_t length, int32_t* tokens) {
     std::vector<uint32_t> words(std::size_t(batch) * (length + 1) + 4 * kBlocksAtOnce);
     philox_words(key, group, step, batch * (length + 1), words.data());
-    sample_tokens<RESHARPEN_V>(words.data(), batch, length + 1, [&](int n, int i, int token, uint32_t) {
-        tokens[n * (length + 1) + i] = token;
-    });
+    sample_tokens<V>(words.data(), batch, length + 1,
+                     [&](int n, int i, int token, uint32_t) { tokens[n * (length + 1) + i] = token; });
 }
 }

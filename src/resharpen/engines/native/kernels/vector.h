@@ -1,8 +1,9 @@
 // Vectors of sixteen floats on every instruction set, and the functions on them that a kernel needs.
 //
-// A lane is a model: lane i of every vector belongs to draw i of a group, and no function in these headers moves a
-// value from one lane to another. An f16 is one AVX-512 register, two AVX ones, or four SSE or NEON ones (its parts),
-// so a group of sixteen draws is a vector everywhere and a model's bits do not depend on its neighbours.
+// In `model_lanes/` a lane is a model: lane i of every vector belongs to draw i of a group, and nothing there or here
+// moves a value from one lane to another. In `feature_lanes/` it is one of sixteen neighbouring features. An f32x16 is
+// one AVX-512 register, two AVX ones, or four SSE or NEON ones (its parts), so a group of sixteen draws is a vector
+// everywhere and a model's bits do not depend on its neighbours.
 //
 // NaN and infinity mean something here (a diverged model), so the build does not use -ffast-math, and where a fast
 // approximation would lose them it says how it keeps them.
@@ -35,13 +36,13 @@ typedef int32_t IntPart __attribute__((vector_size(kPartBytes)));
 #define RESHARPEN_UNROLL _Pragma("GCC unroll 32")
 
 // Copied part by part: a compiler moves a plain struct through memory, but keeps vectors in registers.
-struct alignas(64) f16 {
+struct alignas(64) f32x16 {
     FloatPart part[kParts];
 
-    f16() = default;
-    RESHARPEN_INLINE f16(const f16& x) { *this = x; }
-    RESHARPEN_INLINE f16& operator=(const f16& x) {
-    RESHARPEN_UNROLL
+    f32x16() = default;
+    RESHARPEN_INLINE f32x16(const f32x16& x) { *this = x; }
+    RESHARPEN_INLINE f32x16& operator=(const f32x16& x) {
+        RESHARPEN_UNROLL
         for (int i = 0; i < kParts; i++) part[i] = x.part[i];
         return *this;
     }
@@ -50,55 +51,61 @@ struct alignas(64) f16 {
 // ---- element by element -------------------------------------------------------------------------------------------
 
 template <class F>
-RESHARPEN_INLINE f16 map(F f, f16 a) {
-    f16 y;
+RESHARPEN_INLINE f32x16 map(F f, f32x16 a) {
+    f32x16 y;
     RESHARPEN_UNROLL
     for (int i = 0; i < kParts; i++) y.part[i] = f(a.part[i]);
     return y;
 }
 
 template <class F>
-RESHARPEN_INLINE f16 map(F f, f16 a, f16 b) {
-    f16 y;
+RESHARPEN_INLINE f32x16 map(F f, f32x16 a, f32x16 b) {
+    f32x16 y;
     RESHARPEN_UNROLL
     for (int i = 0; i < kParts; i++) y.part[i] = f(a.part[i], b.part[i]);
     return y;
 }
 
-RESHARPEN_INLINE f16 broadcast(float x) {
-    f16 y;
+RESHARPEN_INLINE f32x16 broadcast(float x) {
+    f32x16 y;
     RESHARPEN_UNROLL
     for (int i = 0; i < kParts; i++) y.part[i] = x - FloatPart{};  // x - 0 is x, signed zero included
     return y;
 }
 
-RESHARPEN_INLINE f16 load(const float* lanes) {
-    f16 y;
-    std::memcpy(&y, lanes, sizeof y);
+RESHARPEN_INLINE f32x16 load(const float* lanes) {
+    f32x16 y;
+    std::memcpy(y.part, lanes, sizeof y);
     return y;
 }
 
-RESHARPEN_INLINE void store(float* lanes, f16 x) { std::memcpy(lanes, &x, sizeof x); }
+RESHARPEN_INLINE void store(float* lanes, f32x16 x) { std::memcpy(lanes, x.part, sizeof x); }
 
-RESHARPEN_INLINE f16 operator+(f16 a, f16 b) {
+// Zeros in an array of numbers, of vectors, or of structures of them: all of their bits are zero.
+template <class T, std::size_t N>
+inline void clear(T (&x)[N]) {
+    std::memset(static_cast<void*>(x), 0, sizeof x);
+}
+
+RESHARPEN_INLINE f32x16 operator+(f32x16 a, f32x16 b) {
     return map([](FloatPart x, FloatPart y) { return x + y; }, a, b);
 }
-RESHARPEN_INLINE f16 operator-(f16 a, f16 b) {
+RESHARPEN_INLINE f32x16 operator-(f32x16 a, f32x16 b) {
     return map([](FloatPart x, FloatPart y) { return x - y; }, a, b);
 }
-RESHARPEN_INLINE f16 operator*(f16 a, f16 b) {
+RESHARPEN_INLINE f32x16 operator*(f32x16 a, f32x16 b) {
     return map([](FloatPart x, FloatPart y) { return x * y; }, a, b);
 }
-RESHARPEN_INLINE f16 operator/(f16 a, f16 b) {
+RESHARPEN_INLINE f32x16 operator/(f32x16 a, f32x16 b) {
     return map([](FloatPart x, FloatPart y) { return x / y; }, a, b);
 }
-RESHARPEN_INLINE f16 operator*(float a, f16 b) { return broadcast(a) * b; }
-RESHARPEN_INLINE f16 operator-(f16 a) {
+RESHARPEN_INLINE f32x16 operator*(float a, f32x16 b) { return broadcast(a) * b; }
+RESHARPEN_INLINE f32x16 operator-(f32x16 a) {
     return map([](FloatPart x) { return -x; }, a);
 }
-RESHARPEN_INLINE f16& operator+=(f16& a, f16 b) { return a = a + b; }
-RESHARPEN_INLINE f16& operator-=(f16& a, f16 b) { return a = a - b; }
-RESHARPEN_INLINE f16& operator*=(f16& a, f16 b) { return a = a * b; }
+RESHARPEN_INLINE f32x16& operator+=(f32x16& a, f32x16 b) { return a = a + b; }
+RESHARPEN_INLINE f32x16& operator-=(f32x16& a, f32x16 b) { return a = a - b; }
+RESHARPEN_INLINE f32x16& operator*=(f32x16& a, f32x16 b) { return a = a * b; }
 
 // The larger of two; b where either is NaN, so a NaN survives as second argument. One instruction, but not every
 // compiler sees it in the comparison.
@@ -113,9 +120,9 @@ RESHARPEN_INLINE FloatPart max_part(FloatPart a, FloatPart b) {
     return a > b ? a : b;
 #endif
 }
-RESHARPEN_INLINE f16 max(f16 a, f16 b) { return map(max_part, a, b); }
-RESHARPEN_INLINE f16 min(f16 a, f16 b) { return -max(-a, -b); }
-RESHARPEN_INLINE f16 abs(f16 a) {
+RESHARPEN_INLINE f32x16 max(f32x16 a, f32x16 b) { return map(max_part, a, b); }
+RESHARPEN_INLINE f32x16 min(f32x16 a, f32x16 b) { return -max(-a, -b); }
+RESHARPEN_INLINE f32x16 abs(f32x16 a) {
     return map([](FloatPart x) { return (FloatPart)((IntPart)x & 0x7fffffff); }, a);
 }
 
@@ -125,7 +132,7 @@ struct Mask {
     IntPart part[kParts];  // -1 where true, 0 where false
 };
 
-RESHARPEN_INLINE Mask operator>(f16 a, f16 b) {
+RESHARPEN_INLINE Mask operator>(f32x16 a, f32x16 b) {
     Mask y;
     RESHARPEN_UNROLL
     for (int i = 0; i < kParts; i++) y.part[i] = a.part[i] > b.part[i];
@@ -133,8 +140,8 @@ RESHARPEN_INLINE Mask operator>(f16 a, f16 b) {
 }
 
 // x where the mask is true, y elsewhere: a NaN on the other side does not leak in.
-RESHARPEN_INLINE f16 select(Mask mask, f16 x, f16 y) {
-    f16 z;
+RESHARPEN_INLINE f32x16 select(Mask mask, f32x16 x, f32x16 y) {
+    f32x16 z;
     RESHARPEN_UNROLL
     for (int i = 0; i < kParts; i++) z.part[i] = mask.part[i] ? x.part[i] : y.part[i];
     return z;
@@ -143,7 +150,7 @@ RESHARPEN_INLINE f16 select(Mask mask, f16 x, f16 y) {
 // Bit i is set where lane i is true.
 inline uint32_t bits(Mask mask) {
     int32_t lanes[kLanes];
-    std::memcpy(lanes, &mask, sizeof lanes);
+    std::memcpy(lanes, mask.part, sizeof lanes);
     uint32_t y = 0;
     for (int i = 0; i < kLanes; i++) y |= (lanes[i] & 1u) << i;
     return y;
@@ -153,16 +160,16 @@ inline Mask mask_of(uint32_t bits) {
     int32_t lanes[kLanes];
     for (int i = 0; i < kLanes; i++) lanes[i] = -int32_t(bits >> i & 1);
     Mask y;
-    std::memcpy(&y, lanes, sizeof y);
+    std::memcpy(y.part, lanes, sizeof y);
     return y;
 }
 
 // Lanes that hold neither NaN nor infinity.
-inline uint32_t finite(f16 x) { return bits(broadcast(std::numeric_limits<float>::infinity()) > abs(x)); }
+inline uint32_t finite(f32x16 x) { return bits(broadcast(std::numeric_limits<float>::infinity()) > abs(x)); }
 
 // ---- functions ----------------------------------------------------------------------------------------------------
 
-RESHARPEN_INLINE f16 sqrt(f16 a) {
+RESHARPEN_INLINE f32x16 sqrt(f32x16 a) {
     return map(
         [](FloatPart x) -> FloatPart {
 #if defined(__AVX512F__)
@@ -182,10 +189,10 @@ RESHARPEN_INLINE f16 sqrt(f16 a) {
 
 // 1 / x for a normal x that is not infinite. AVX-512 has 14 bits at once; a Newton step gives the rest to 1 ulp, in
 // a quarter of the time of a division.
-RESHARPEN_INLINE f16 reciprocal(f16 a) {
+RESHARPEN_INLINE f32x16 reciprocal(f32x16 a) {
 #if defined(__AVX512F__)
     const __m512 x = (__m512)a.part[0], y = _mm512_rcp14_ps(x);
-    f16 z;
+    f32x16 z;
     z.part[0] = (FloatPart)_mm512_fmadd_ps(y, _mm512_fnmadd_ps(x, y, _mm512_set1_ps(1)), y);
     return z;
 #else
@@ -194,13 +201,13 @@ RESHARPEN_INLINE f16 reciprocal(f16 a) {
 }
 
 // x^(-1/2) for a normal x > 0; 0 at infinity.
-RESHARPEN_INLINE f16 rsqrt(f16 a) {
+RESHARPEN_INLINE f32x16 rsqrt(f32x16 a) {
 #if defined(__AVX512F__)
     const __m512 x = (__m512)a.part[0], y = _mm512_rsqrt14_ps(x);
     const __m512 residual = _mm512_fnmadd_ps(_mm512_mul_ps(x, y), y, _mm512_set1_ps(1));
     const __m512 newton = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_set1_ps(0.5f), y), residual, y);
     const __mmask16 below_infinity = _mm512_cmp_ps_mask(x, _mm512_set1_ps(INFINITY), _CMP_NEQ_UQ);  // true for NaN
-    f16 z;
+    f32x16 z;
     z.part[0] = (FloatPart)_mm512_maskz_mov_ps(below_infinity, newton);
     return z;
 #else
@@ -220,7 +227,7 @@ RESHARPEN_INLINE FloatPart exp2_polynomial(FloatPart f) {
     p = p * f + 0.693147004f;
     return p * f + 1.0f;
 }
-RESHARPEN_INLINE f16 exp2_nonpositive(f16 a) {
+RESHARPEN_INLINE f32x16 exp2_nonpositive(f32x16 a) {
     return map(
         [](FloatPart x) -> FloatPart {
 #if defined(__AVX512F__)
@@ -238,8 +245,8 @@ RESHARPEN_INLINE f16 exp2_nonpositive(f16 a) {
 constexpr float kLog2E = 1.44269504f;
 
 template <int N>
-RESHARPEN_INLINE f16 dot(const f16* a, const f16* b) {
-    f16 even = a[0] * b[0], odd = broadcast(0);
+RESHARPEN_INLINE f32x16 dot(const f32x16* a, const f32x16* b) {
+    f32x16 even = a[0] * b[0], odd = broadcast(0);
     RESHARPEN_UNROLL
     for (int i = 1; i < N; i++) (i % 2 ? odd : even) += a[i] * b[i];
     return even + odd;

@@ -1,7 +1,7 @@
 // Products of small matrices whose elements are vectors of lanes: sixteen models multiply their own matrices at once.
 #pragma once
 
-#include "vector.h"
+#include "../vector.h"
 
 namespace resharpen {
 
@@ -13,40 +13,42 @@ struct View {
     RESHARPEN_INLINE T& operator()(int i, int j) const { return data[i * row_stride + j * column_stride]; }
     View transposed() const { return {data, column_stride, row_stride}; }
 };
-using Matrix = View<f16>;
-using ConstMatrix = View<const f16>;
+using Matrix = View<f32x16>;
+using ConstMatrix = View<const f32x16>;
 
 template <int COLUMNS>
-ConstMatrix rows(const f16* data) {
+ConstMatrix rows(const f32x16* data) {
     return {data, COLUMNS, 1};
 }
-inline ConstMatrix rows(const f16* data, int columns) { return {data, columns, 1}; }
+inline ConstMatrix rows(const f32x16* data, int columns) { return {data, columns, 1}; }
 
 // A tile of C stays in registers while the inner index runs: 16 accumulators for 8 loads with 32 registers.
 constexpr int kTile = kParts == 1 ? 4 : 2;
 
 template <int ROWS, int COLUMNS>
 RESHARPEN_INLINE void multiply_tile(int inner, ConstMatrix A, ConstMatrix B, Matrix C, bool add) {
-    f16 sum[ROWS][COLUMNS];
+    f32x16 sum[ROWS][COLUMNS];
     RESHARPEN_UNROLL
-    for (int i = 0; i < ROWS; i++)
+    for (int i = 0; i < ROWS; i++) {
         RESHARPEN_UNROLL
         for (int j = 0; j < COLUMNS; j++) sum[i][j] = add ? C(i, j) : broadcast(0);
+    }
     for (int k = 0; k < inner; k++) {
-        f16 b[COLUMNS];
+        f32x16 b[COLUMNS];
         RESHARPEN_UNROLL
         for (int j = 0; j < COLUMNS; j++) b[j] = B(k, j);
         RESHARPEN_UNROLL
         for (int i = 0; i < ROWS; i++) {
-            const f16 a = A(i, k);
+            const f32x16 a = A(i, k);
             RESHARPEN_UNROLL
             for (int j = 0; j < COLUMNS; j++) sum[i][j] += a * b[j];
         }
     }
     RESHARPEN_UNROLL
-    for (int i = 0; i < ROWS; i++)
+    for (int i = 0; i < ROWS; i++) {
         RESHARPEN_UNROLL
         for (int j = 0; j < COLUMNS; j++) C(i, j) = sum[i][j];
+    }
 }
 
 template <int ROWS>
@@ -59,8 +61,8 @@ inline void multiply_rows(int inner, int columns, ConstMatrix A, ConstMatrix B, 
 }
 
 // C = A B, or C += A B; A is [n_rows, inner], B is [inner, n_columns].
-inline __attribute__((noinline)) void multiply(
-    int n_rows, int inner, int n_columns, ConstMatrix A, ConstMatrix B, Matrix C, bool add = false) {
+inline __attribute__((noinline)) void multiply(int n_rows, int inner, int n_columns, ConstMatrix A, ConstMatrix B,
+                                               Matrix C, bool add = false) {
     int i = 0;
     auto from = [&](int i) { return ConstMatrix{&A(i, 0), A.row_stride, A.column_stride}; };
     auto to = [&](int i) { return Matrix{&C(i, 0), C.row_stride, C.column_stride}; };

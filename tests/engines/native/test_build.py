@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from resharpen.engines.native import NoCompiler, build
+from resharpen.engines.native import build
 
 SIZES = {"V": 3, "D": 2, "K": 1, "DV": 2}
 
@@ -49,8 +49,8 @@ def test_flags_sizes_and_instruction_set_make_another_entry(cache):
 
 def test_several_processes_may_start_at_once(cache):
     code = (
-        "from resharpen.engines.native import library; import ctypes;"
-        "assert isinstance(library.minimal(3, 2, 1, 2), ctypes.CDLL); print('loaded')"
+        "from resharpen.engines.native.minimal import kernel; from resharpen.models import Minimal;"
+        "assert kernel(Minimal(3, 2, 1, 2)).train; print('loaded')"
     )
     processes = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -65,10 +65,10 @@ def test_several_processes_may_start_at_once(cache):
 def test_without_a_compiler_it_says_so(cache, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(NoCompiler, match=r"g\+\+"):
+    with pytest.raises(build.NoCompiler, match=r"g\+\+"):
         build.kernel("minimal", SIZES)
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(NoCompiler, match="no-such-compiler"):
+    with pytest.raises(build.NoCompiler, match="no-such-compiler"):
         build.kernel("minimal", SIZES)
 
 
@@ -90,5 +90,6 @@ def test_a_cache_that_others_can_write_to_is_refused(cache):
 
 
 def test_no_torch_is_imported():
-    code = "import sys; import resharpen.engines.native; assert 'torch' not in sys.modules"
+    modules = "minimal, resharpen.engines.native.transformer, resharpen.engines.native.retriever"
+    code = f"import sys; import resharpen.engines.native.{modules}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -28,10 +28,10 @@ class Attention {
     }
 
     // Outputs of the queries from .. length-1. Returns where to keep the next head; nothing is kept if `keep` is null.
-    f16* forward(int length, int from, const float* q, const float* k, const float* v, float* out, f16* keep) {
+    f32x16* forward(int length, int from, const float* q, const float* k, const float* v, float* out, f32x16* keep) {
         for (int end = length; end > from; end -= kLanes) {
             const int begin = std::max(from, end - kLanes), n = end - begin;
-            f16* e = keep ? keep : scratch.data();
+            f32x16* e = keep ? keep : scratch.data();
             times_transposed(end, k, q + begin * STRIDE, STRIDE, e);
             e[end] = softmax(e, begin, end);
             float *o = out + begin * OUT, *inverse = floats(e + end);
@@ -42,12 +42,12 @@ class Attention {
         return keep;
     }
 
-    // dq, dk, dv are written, in rows like those of q, k, v; returns where the next head was kept. With weights e that are
-    // still to be divided by their sum, and dO divided by it in their place:
+    // dq, dk, dv are written, in rows like those of q, k, v; returns where the next head was kept. With weights e that
+    // are still to be divided by their sum, and dO divided by it in their place:
     //     dE = dO V^T     dS = scale e (dE - inverse sum_j e dE)     dQ = dS K     dK = dS^T Q     dV = e^T dO
-    const f16* backward(int length, const float* q, const float* k, const float* v, const float* d_out, const f16* e,
-                        float* dq, float* dk, float* dv) {
-        f16* d = scratch.data();
+    const f32x16* backward(int length, const float* q, const float* k, const float* v, const float* d_out,
+                           const f32x16* e, float* dq, float* dk, float* dv) {
+        f32x16* d = scratch.data();
         for (int end = length; end > 0; e += end + 1, end -= kLanes) {
             const int begin = std::max(0, end - kLanes), n = end - begin;
             const float *q_block = q + begin * STRIDE, *inverse = floats(e + end);
@@ -71,16 +71,16 @@ class Attention {
 
   private:
     float scale;
-    std::vector<f16> scratch;
+    std::vector<f32x16> scratch;
     alignas(64) float block_t[K * kLanes], d_o[kLanes * K];
 
-    static float* floats(f16* x) { return reinterpret_cast<float*>(x); }
-    static const float* floats(const f16* x) { return reinterpret_cast<const float*>(x); }
-    static Left weights(const f16* e) { return {floats(e), kLanes, 1}; }
+    static float* floats(f32x16* x) { return reinterpret_cast<float*>(x); }
+    static const float* floats(const f32x16* x) { return reinterpret_cast<const float*>(x); }
+    static Left weights(const f32x16* e) { return {floats(e), kLanes, 1}; }
 
-    // y = x block^T: of `keys` rows, with the rows of a block of queries. Where it is not full, what comes after it belongs
-    // to other sequences, or to nobody; there are always fifteen rows.
-    void times_transposed(int keys, const float* x, const float* block, std::ptrdiff_t stride, f16* y) {
+    // y = x block^T: of `keys` rows, with the rows of a block of queries. Where it is not full, what comes after it
+    // belongs to other sequences, or to nobody; there are always fifteen rows.
+    void times_transposed(int keys, const float* x, const float* block, std::ptrdiff_t stride, f32x16* y) {
         for (int j = 0; j < K; j += kLanes) {
             transpose_block(block + j, stride, block_t, kLanes);
             thin_gemm<STRIDE, kLanes, kLanes>(keys, x + j, block_t, floats(y), j > 0);
@@ -92,32 +92,33 @@ class Attention {
     }
 
     // Logits s become exp(scale (s - max)), and 0 for the keys after a query; returns the inverse sums.
-    f16 softmax(f16* s, int begin, int end) {
-        f16 top = fold(begin + 1, broadcast(-INFINITY), max, [&](int key) { return s[key]; });
+    f32x16 softmax(f32x16* s, int begin, int end) {
+        f32x16 top = fold(begin + 1, broadcast(-INFINITY), max, [&](int key) { return s[key]; });
         for (int key = begin + 1; key < end; key++) top = max(top, lanes_from(key - begin, s[key], -INFINITY));
         auto e = [&](int key) { return exp2_below((scale * kLog2E) * (s[key] - top)); };
-        f16 sum = fold(begin + 1, broadcast(0), plus, [&](int key) { return s[key] = e(key); });
+        f32x16 sum = fold(begin + 1, broadcast(0), plus, [&](int key) { return s[key] = e(key); });
         for (int key = begin + 1; key < end; key++) sum += s[key] = lanes_from(key - begin, e(key), 0);
         return broadcast(1) / sum;
     }
 
-    // The mean of dE is taken of these very numbers, and not as dO . O: what is left sums to zero, and is zero where there
-    // is one key.
-    void softmax_backward(const f16* e, f16* d, int end) {
-        const f16 mean = e[end] * fold(end, broadcast(0), plus, [&](int key) { return e[key] * d[key]; });
+    // The mean of dE is taken of these very numbers, and not as dO . O: what is left sums to zero, and is zero where
+    // there is one key.
+    void softmax_backward(const f32x16* e, f32x16* d, int end) {
+        const f32x16 mean = e[end] * fold(end, broadcast(0), plus, [&](int key) { return e[key] * d[key]; });
         for (int key = 0; key < end; key++) d[key] = scale * e[key] * (d[key] - mean);
     }
 
-    static RESHARPEN_INLINE f16 plus(f16 a, f16 b) { return a + b; }
+    static RESHARPEN_INLINE f32x16 plus(f32x16 a, f32x16 b) { return a + b; }
 
     // f(0), .., f(n-1) put together in four strands, none of which waits for the others.
     template <class Op, class F>
-    static RESHARPEN_INLINE f16 fold(int n, f16 start, Op op, F f) {
-        f16 x[4] = {start, start, start, start};
+    static RESHARPEN_INLINE f32x16 fold(int n, f32x16 start, Op op, F f) {
+        f32x16 x[4] = {start, start, start, start};
         int i = 0;
-        for (; i + 4 <= n; i += 4)
+        for (; i + 4 <= n; i += 4) {
             RESHARPEN_UNROLL
             for (int j = 0; j < 4; j++) x[j] = op(x[j], f(i + j));
+        }
         for (; i < n; i++) x[0] = op(x[0], f(i));
         return op(op(x[0], x[1]), op(x[2], x[3]));
     }

@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "vector.h"
+#include "../vector.h"
 
 namespace resharpen {
 
@@ -33,32 +33,34 @@ inline Right row_major(const float* data, std::ptrdiff_t row) { return {data, ro
 template <int R, int C, bool kUnitRow>
 RESHARPEN_INLINE void gemm_tile(int inner, Left a, const float* b, std::ptrdiff_t b_row, float* c, std::ptrdiff_t c_row,
                                 bool add) {
-    f16 sum[R][C];
+    f32x16 sum[R][C];
     RESHARPEN_UNROLL
-    for (int i = 0; i < R; i++)
+    for (int i = 0; i < R; i++) {
         RESHARPEN_UNROLL
         for (int j = 0; j < C; j++) sum[i][j] = broadcast(0);
+    }
     const float* a_k = a.data;
     const std::ptrdiff_t row = kUnitRow ? 1 : a.row, column = kUnitRow ? a.column : 1;
 #pragma GCC unroll 2
     for (int k = 0; k < inner; k++, a_k += column, b += b_row) {
-        f16 b_k[C];
+        f32x16 b_k[C];
         RESHARPEN_UNROLL
         for (int j = 0; j < C; j++) b_k[j] = load(b + j * kLanes);
         RESHARPEN_UNROLL
         for (int i = 0; i < R; i++) {
-            const f16 x = broadcast(a_k[i * row]);
+            const f32x16 x = broadcast(a_k[i * row]);
             RESHARPEN_UNROLL
             for (int j = 0; j < C; j++) sum[i][j] += x * b_k[j];
         }
     }
     RESHARPEN_UNROLL
-    for (int i = 0; i < R; i++)
+    for (int i = 0; i < R; i++) {
         RESHARPEN_UNROLL
         for (int j = 0; j < C; j++) {
             float* at = c + i * c_row + j * kLanes;
             store(at, add ? load(at) + sum[i][j] : sum[i][j]);
         }
+    }
 }
 
 template <int C, bool kUnitRow>
@@ -99,25 +101,27 @@ inline void gemm(int rows, int inner, int vectors, Left a, Right b, float* c, st
                   : gemm_strided<true>(rows, inner, vectors, a, b, c, c_row, add);
 }
 
-// The same where A is [rows, 16] and C one vector wide, with strides that the compiler knows: B stays in registers, and a
-// multiplication has one operand to load.
+// The same where A is [rows, 16] and C one vector wide, with strides that the compiler knows: B stays in registers, and
+// a multiplication has one operand to load.
 template <int R, int A_ROW, int C_ROW>
-RESHARPEN_INLINE void thin_tile(const float* a, const f16* b, float* c, bool add) {
-    f16 sum[R];
+RESHARPEN_INLINE void thin_tile(const float* a, const f32x16* b, float* c, bool add) {
+    f32x16 sum[R];
     RESHARPEN_UNROLL
     for (int i = 0; i < R; i++) sum[i] = broadcast(0);
     RESHARPEN_UNROLL
-    for (int k = 0; k < kLanes; k++)
+    for (int k = 0; k < kLanes; k++) {
         RESHARPEN_UNROLL
         for (int i = 0; i < R; i++) sum[i] += broadcast(a[i * A_ROW + k]) * b[k];
+    }
     RESHARPEN_UNROLL
     for (int i = 0; i < R; i++) store(c + i * C_ROW, add ? load(c + i * C_ROW) + sum[i] : sum[i]);
 }
 
 template <int A_ROW, int B_ROW, int C_ROW>
 __attribute__((noinline)) void thin_gemm(int rows, const float* a, const float* b, float* c, bool add) {
-    if (kParts > 1) return gemm(rows, kLanes, 1, {a, A_ROW, 1}, row_major(b, B_ROW), c, C_ROW, add);  // too few registers
-    f16 b_k[kLanes];
+    if (kParts > 1)
+        return gemm(rows, kLanes, 1, {a, A_ROW, 1}, row_major(b, B_ROW), c, C_ROW, add);  // too few registers
+    f32x16 b_k[kLanes];
     RESHARPEN_UNROLL
     for (int k = 0; k < kLanes; k++) b_k[k] = load(b + k * B_ROW);
     for (; rows >= 8; rows -= 8, a += 8 * A_ROW, c += 8 * C_ROW) thin_tile<8, A_ROW, C_ROW>(a, b_k, c, add);

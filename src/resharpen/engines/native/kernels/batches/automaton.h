@@ -7,8 +7,8 @@
 
 namespace resharpen {
 
-// Run-time tables [states, edges]. A word takes the first edge whose `last` it does not exceed. A token of -2 is the one
-// on top of the stack, which is popped; a push of -1 is none; a next state of -1 is the end.
+// Run-time tables [states, edges]. A word takes the first edge whose `last` it does not exceed. A token of -2 is the
+// one on top of the stack, which is popped; a push of -1 is none; a next state of -1 is the end.
 struct Automaton {
     const uint32_t* last;
     const int32_t *token, *to, *push;
@@ -16,8 +16,8 @@ struct Automaton {
 };
 
 // One sequence from the given blocks of the stream (group, step), cut at `cap` inputs; returns its number of inputs.
-inline int sample_sequence(const Automaton& a, const uint32_t key[2], uint32_t group, uint32_t step, uint32_t block, int cap,
-                           std::vector<int32_t>& stack, int32_t* inputs, int32_t* targets) {
+inline int sample_sequence(const Automaton& a, const uint32_t key[2], uint32_t group, uint32_t step, uint32_t block,
+                           int cap, std::vector<int32_t>& stack, int32_t* inputs, int32_t* targets) {
     constexpr int kWords = 4 * kBlocksAtOnce;
     uint32_t words[kWords];
     int state = 0, input = a.bos, n = 0;

@@ -1,7 +1,7 @@
 // Philox4x32-10, several blocks at a time; the same words in the same order as `resharpen.streams.words`.
 #pragma once
 
-#include "vector.h"
+#include "../vector.h"
 
 namespace resharpen {
 
@@ -22,7 +22,8 @@ RESHARPEN_INLINE WidePart multiply_low_halves(WidePart a, WidePart b) {
 }
 
 // Words 4 * block .. of the stream (index, step), kBlocksAtOnce blocks of four words from `block` on. Each 32-bit word
-// of a counter lives in a 64-bit element; what is left above its low half by a round is ignored by the next. Little-endian, like every processor in use.
+// of a counter lives in a 64-bit element; what is left above its low half by a round is ignored by the next.
+// Little-endian, like every processor in use.
 inline void philox_blocks(const uint32_t key[2], uint32_t block, uint32_t index, uint32_t step, uint32_t* words) {
     WidePart c0, c1 = index - WidePart{}, c2 = step - WidePart{}, c3{};
     for (int i = 0; i < kBlocksAtOnce; i++) c0[i] = block + i;

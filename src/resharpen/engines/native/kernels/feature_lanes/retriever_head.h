@@ -1,0 +1,99 @@
+// The retriever, once a sequence: from the pooled items to the logits, and back; retriever.h has the formulas.
+#pragma once
+
+#include "retriever_items.h"
+
+namespace resharpen {
+
+class RetrieverHead : public RetrieverItems {
+  protected:
+    using RetrieverItems::RetrieverItems;
+
+    static constexpr int kBlock = 24;  // sequences at a time
+
+    // Sequences of a block. pooled is sum w_i a_i, or sum w_i r_i (a_i W_2 + b_2) with a norm on h.
+    Rows<kRow> pooled{kBlock}, mixed{kBlock}, z{kBlock}, normed{kBlock}, f{kBlock}, f_slope{kBlock}, d_row{kBlock},
+        d_other{kBlock};
+    Rows<16> logits{kBlock};
+    float z_scale[kBlock];
+
+    // mixed = sum w_i h_i, from the pooled a_i or from the pooled h_i without their gain.
+    void second_layer(int n) {
+        fill_rows(mixed, n, theta + kB2);
+        gemm(n, H, kV, {pooled.data(), kRow, 1}, row_major(W2.data(), kRow), mixed.data(), kRow, true);
+    }
+    void gain_after_pooling(int n) {
+        for (int s = 0; s < n; s++)
+            for (int v = 0; v < kV; v++)
+                store(mixed[s] + 16 * v, load(pooled[s] + 16 * v) * load(theta + gain_in + 16 * v));
+    }
+
+    void head_forward(int n) {
+        gemm(n, H, kV, {mixed.data(), kRow, 1}, row_major(Value.data(), kRow), z.data(), kRow);
+        if (norm_out)
+            for (int s = 0; s < n; s++) {
+                z_scale[s] = inverse_rms(z[s]);
+                const f32x16 scale = broadcast(z_scale[s]);
+                for (int v = 0; v < kV; v++)
+                    store(normed[s] + 16 * v, load(z[s] + 16 * v) * scale * load(theta + gain_out + 16 * v));
+            }
+        fill_rows(f, n, theta + kB3);
+        gemm(n, H, kV, {after_norm().data(), kRow, 1}, row_major(W3.data(), kRow), f.data(), kRow, true);
+        for (int s = 0; s < n; s++)
+            for (int v = 0; v < kV; v++) {
+                f32x16 derivative;
+                store(f[s] + 16 * v, gelu(load(f[s] + 16 * v), derivative));
+                store(f_slope[s] + 16 * v, derivative);
+            }
+        for (int s = 0; s < n; s++) store(logits[s], load(theta + kB4));
+        gemm(n, H, 1, {f.data(), kRow, 1}, row_major(W4.data(), 16), logits.data(), 16, true);
+    }
+
+    static float is_right(const float* row, int label) {
+        const bool finite = std::all_of(row, row + C, [](float x) { return std::isfinite(x); });
+        return finite ? float(std::max_element(row, row + C) - row == label) : std::numeric_limits<float>::quiet_NaN();
+    }
+
+    Rows<kRow>& after_norm() { return norm_out ? normed : z; }
+
+    // Leaves the gradient by `mixed` in d_other.
+    void head_backward(int n, const int* label, float scale) {
+        for (int s = 0; s < n; s++) {
+            float* row = logits[s];
+            softmax(row, C, 1, row);
+            row[label[s]] -= 1;
+            for (int c = 0; c < 16; c++) row[c] = c < C ? scale * row[c] : 0;
+        }
+        add_rows<1>(d + kB4, n, logits.data(), 16);
+        alignas(64) float d_W4[H * 16];
+        gemm(H, n, 1, {f.data(), 1, kRow}, row_major(logits.data(), 16), d_W4, 16);
+        for (int i = 0; i < H; i++)
+            for (int c = 0; c < C; c++) d[kW4 + i * C + c] += d_W4[i * 16 + c];
+        gemm(n, C, kV, {logits.data(), 16, 1}, row_major(W4T.data(), kRow), d_row.data(), kRow);
+        for (int s = 0; s < n; s++)
+            for (int v = 0; v < kV; v++) store(d_row[s] + 16 * v, load(d_row[s] + 16 * v) * load(f_slope[s] + 16 * v));
+        weight_gradient(n, after_norm(), d_row, d + kW3, d + kB3);
+        gemm(n, H, kV, {d_row.data(), kRow, 1}, row_major(W3T.data(), kRow), d_other.data(), kRow);
+        if (norm_out)
+            for (int s = 0; s < n; s++) norm_backward(s);
+        weight_gradient(n, mixed, d_other, d + kValue, nullptr);
+        std::swap(d_row, d_other);
+        gemm(n, H, kV, {d_row.data(), kRow, 1}, row_major(ValueT.data(), kRow), d_other.data(), kRow);
+    }
+
+    //     dgain_i += x_i r dy_i          dx_i = r gain_i dy_i - r^3 x_i / H * sum_k x_k gain_k dy_k
+    void norm_backward(int s) {
+        const float *x = z[s], *gain = theta + gain_out, r = z_scale[s];
+        float *dy = d_other[s], *d_gain = d + gain_out;
+        f32x16 sum = broadcast(0);
+        for (int v = 0; v < H; v += 16) sum += load(x + v) * load(gain + v) * load(dy + v);
+        const f32x16 along = broadcast(-(1.0f / H) * r * r * r * horizontal_sum(sum)), scale = broadcast(r);
+        for (int v = 0; v < H; v += 16) {
+            const f32x16 xv = load(x + v), d_v = load(dy + v);
+            store(d_gain + v, load(d_gain + v) + xv * scale * d_v);
+            store(dy + v, scale * load(gain + v) * d_v + along * xv);
+        }
+    }
+};
+
+}  // namespace resharpen

@@ -1,0 +1,75 @@
+// The retriever: what is done to items, and attention over them; retriever.h has the formulas.
+#pragma once
+
+#include "retriever_weights.h"
+
+namespace resharpen {
+
+class RetrieverItems : public RetrieverWeights {
+  protected:
+    using RetrieverWeights::RetrieverWeights;
+
+    // Items of a block: a_i, the slope of its gelu, h_i before its norm, 1 / rms, softmax weights, logits, gradients.
+    Rows<kRow> a, slope, h, d_a;
+    std::vector<float> r, weight, e, d_weight;
+
+    template <bool kSlope>
+    void features(const Item* items, int n) {
+        for (int i = 0; i < n; i++) {
+            const f32x16 priority = broadcast(items[i].priority);
+            const float *row = table[items[i].kind], *by_priority = theta + kW1;
+            float *to = a[i], *to_slope = slope[kSlope ? i : 0];
+            for (int v = 0; v < kV; v++) {
+                f32x16 derivative;
+                const f32x16 x = load(row + 16 * v) + priority * load(by_priority + 16 * v);
+                store(to + 16 * v, gelu(x, derivative));
+                if (kSlope) store(to_slope + 16 * v, derivative);
+            }
+        }
+    }
+
+    // h_i without its norm, and 1 / rms.
+    void second_layer_of_items(int n) {
+        fill_rows(h, n, theta + kB2);
+        gemm(n, H, kV, {a.data(), kRow, 1}, row_major(W2.data(), kRow), h.data(), kRow, true);
+        for (int i = 0; i < n; i++) r[i] = inverse_rms(h[i]);
+    }
+
+    float inverse_rms(const float* x) const { return 1.0f / std::sqrt(dot_row<kV>(x, x) * (1.0f / H) + epsilon); }
+
+    static void fill_rows(Rows<kRow>& rows, int n, const float* with) {
+        for (int i = 0; i < n; i++)
+            for (int v = 0; v < kV; v++) store(rows[i] + 16 * v, load(with + 16 * v));
+    }
+
+    // e_i relative to nothing, before the remedy's factor.
+    void scores(int n, float* out) {
+        for (int i = 0; i < n; i++) out[i] = norm_in ? r[i] * dot_row<kV>(h[i], score) : dot_row<kV>(a[i], score);
+    }
+
+    float training_factor(int length) const { return remedy == Remedy::log_n ? std::log(float(length)) : 1.0f; }
+
+    void reserve_items(int n) {
+        a.reserve(n), slope.reserve(n);
+        if (norm_in) h.reserve(n), d_a.reserve(n);
+        if (n > int(r.size())) r.resize(n), weight.resize(n + 16), e.resize(n + 16), d_weight.resize(n);
+    }
+
+    // weight = softmax(factor e); both have room for whole vectors, and what is beyond n is not changed.
+    static void softmax(const float* e, int n, float factor, float* weight) {
+        constexpr float kLowest = -std::numeric_limits<float>::infinity();
+        f32x16 highest = broadcast(kLowest), sum = broadcast(0);
+        for (int i = 0; i < n; i += 16)
+            highest = max(highest, first_lanes(std::min(16, n - i), factor * load(e + i), kLowest));
+        highest = broadcast(horizontal_max(highest));
+        auto u = [&](int i) {
+            const f32x16 x = exp_nonpositive(factor * load(e + i) - highest);
+            return first_lanes(std::min(16, n - i), x, 0);
+        };
+        for (int i = 0; i < n; i += 16) sum += u(i);
+        const f32x16 scale = broadcast(1.0f / horizontal_sum(sum));
+        for (int i = 0; i < n; i += 16) store_first(weight + i, std::min(16, n - i), u(i) * scale);
+    }
+};
+
+}  // namespace resharpen

@@ -1,0 +1,108 @@
+// The retriever: its sizes and its weights as the products want them; retriever.h has the formulas.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "../batches/max_retrieval.h"
+#include "../training.h"
+#include "gelu.h"
+#include "gemm.h"
+
+namespace resharpen {
+
+// The sizes that the kernel is compiled for: width, classes.
+constexpr int H = RESHARPEN_H, C = RESHARPEN_C;
+
+// How attention logits become weights; `models/remedies.py` has the formulas.
+enum class Remedy : int32_t { softmax, adaptive_temperature, log_n };
+
+// Rows of `ROW` floats, aligned.
+template <int ROW>
+class Rows {
+  public:
+    explicit Rows(int n = 0) { reserve(n); }
+    void reserve(int n) {
+        if (std::size_t(n) * (ROW / 16) > memory.size()) memory.resize(std::size_t(n) * (ROW / 16));
+    }
+    float* operator[](int i) { return reinterpret_cast<float*>(memory.data()) + std::size_t(i) * ROW; }
+    float* data() { return (*this)[0]; }
+
+  private:
+    std::vector<f32x16> memory;
+};
+
+class RetrieverWeights {
+  public:
+    static_assert(H % 16 == 0 && C <= 16, "a row of features is whole vectors, the logits are one");
+    static constexpr int kV = H / 16, kRow = H + 16;
+    // Parameters in memory, in floats: first those with weight decay, then biases and gains.
+    static constexpr int kW1 = 0, kW2 = kW1 + (1 + C) * H, kK = kW2 + H * H, kValue = kK + H * H, kQ = kValue + H * H;
+    static constexpr int kW3 = kQ + H, kW4 = kW3 + H * H, kDecayEnd = kW4 + H * C;
+    static constexpr int kB1 = kDecayEnd, kB2 = kB1 + H, kB3 = kB2 + H, kB4 = kB3 + H, kGains = kB4 + 16;
+
+    // Of a placement it has the norms of its one block.
+    RetrieverWeights(Placement placement, Remedy remedy)
+        : norm_in(placement.block_in), norm_out(placement.block_out), remedy(remedy), gain_in(kGains),
+          gain_out(kGains + (norm_in ? H : 0)) {
+        size = kGains + H * (int(norm_in) + int(norm_out));
+    }
+
+    int size;  // number of parameters, the padding of b_4 included
+
+  protected:
+    bool norm_in, norm_out;
+    Remedy remedy;
+    int gain_in, gain_out;
+    const float* theta;
+    float epsilon;
+    float* d;          // the gradient
+    bool first_block;  // the large matrices of d hold nothing yet
+
+    // Weights as the products want them: matrices and their transposes, the table of W_1 and b_1.
+    Rows<kRow> W2{H}, W2T{H}, Value{H}, ValueT{H}, W3{H}, W3T{H}, W4T{C}, table{C};
+    Rows<kRow> d_table{C + 1};  // the gradient of W_1 from one block, zero in between
+    Rows<16> W4{H};
+    // k = K q; what a_i (or h_i before its norm) meets in e_i; the gradient by that, in all and of one block.
+    alignas(64) float key[H], score[H], d_key[H], d_block_key[H] = {};
+
+    void clear(int begin, int end) { std::memset(d + begin, 0, sizeof(float) * (end - begin)); }
+
+    static void copy_matrix(const float* from, Rows<kRow>& to) {
+        for (int i = 0; i < H; i++)
+            for (int v = 0; v < kV; v++) store(to[i] + 16 * v, load(from + i * H + 16 * v));
+    }
+
+    static void copy_transposed(const float* from, Rows<kRow>& to) {
+        for (int i = 0; i < H; i += 16)
+            for (int j = 0; j < H; j += 16) transpose_block(from + i * H + j, H, to[j] + i, kRow);
+    }
+
+    void prepare(const float* parameters, float rms_epsilon, bool backward) {
+        theta = parameters, epsilon = rms_epsilon;
+        copy_matrix(theta + kW2, W2), copy_matrix(theta + kValue, Value), copy_matrix(theta + kW3, W3);
+        for (int c = 0; c < C; c++)
+            for (int i = 0; i < H; i++) table[c][i] = theta[kW1 + (1 + c) * H + i] + theta[kB1 + i];
+        for (int i = 0; i < H; i++) {
+            std::fill(W4[i], W4[i] + 16, 0.0f);
+            std::copy(theta + kW4 + i * C, theta + kW4 + (i + 1) * C, W4[i]);
+        }
+        if (backward) {
+            copy_transposed(theta + kW2, W2T);
+            copy_transposed(theta + kValue, ValueT);
+            copy_transposed(theta + kW3, W3T);
+            for (int i = 0; i < H; i++)
+                for (int c = 0; c < C; c++) W4T[c][i] = W4[i][c];
+        }
+        for (int i = 0; i < H; i++) key[i] = dot_row<kV>(theta + kK + i * H, theta + kQ);
+        for (int i = 0; i < H; i++) score[i] = norm_in ? key[i] * theta[gain_in + i] : dot_row<kV>(W2[i], key);
+    }
+
+    // dW += X^T dY (or = from the first block) and, unless null, db += the sum of the rows of dY.
+    void weight_gradient(int n, Rows<kRow>& X, Rows<kRow>& dY, float* d_W, float* d_b) {
+        gemm(H, n, kV, {X.data(), 1, kRow}, row_major(dY.data(), kRow), d_W, H, !first_block);
+        if (d_b) add_rows<kV>(d_b, n, dY.data(), kRow);
+    }
+};
+
+}  // namespace resharpen

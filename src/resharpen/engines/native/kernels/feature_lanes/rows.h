@@ -1,0 +1,173 @@
+// What is done to one row of activations: a vector is sixteen neighbouring features of one position of one model.
+#pragma once
+
+#include "../vector.h"
+
+namespace resharpen {
+
+RESHARPEN_INLINE float horizontal_sum(f32x16 x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)x.part[0]);
+#else
+    float lanes[kLanes];
+    store(lanes, x);
+    for (int n = kLanes / 2; n > 0; n /= 2)
+        for (int i = 0; i < n; i++) lanes[i] += lanes[i + n];
+    return lanes[0];
+#endif
+}
+
+RESHARPEN_INLINE float horizontal_max(f32x16 x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)x.part[0]);
+#else
+    float lanes[kLanes];
+    store(lanes, x);
+    for (int n = kLanes / 2; n > 0; n /= 2)
+        for (int i = 0; i < n; i++) lanes[i] = lanes[i] > lanes[i + n] ? lanes[i] : lanes[i + n];
+    return lanes[0];
+#endif
+}
+
+// The first n lanes of x, and `other` in the rest.
+RESHARPEN_INLINE f32x16 first_lanes(int n, f32x16 x, float other) {
+#if defined(__AVX512F__)
+    f32x16 y;
+    const __mmask16 mask = __mmask16((1u << n) - 1);
+    y.part[0] = (FloatPart)_mm512_mask_mov_ps(_mm512_set1_ps(other), mask, (__m512)x.part[0]);
+    return y;
+#else
+    return select(mask_of((1u << n) - 1), x, broadcast(other));
+#endif
+}
+
+// The lanes of x from n on, and `other` in those before.
+RESHARPEN_INLINE f32x16 lanes_from(int n, f32x16 x, float other) {
+#if defined(__AVX512F__)
+    f32x16 y;
+    y.part[0] = (FloatPart)_mm512_mask_mov_ps((__m512)x.part[0], __mmask16((1u << n) - 1), _mm512_set1_ps(other));
+    return y;
+#else
+    return select(mask_of((1u << n) - 1), broadcast(other), x);
+#endif
+}
+
+// The first n elements of a vector.
+RESHARPEN_INLINE void store_first(float* to, int n, f32x16 x) {
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(to, __mmask16((1u << n) - 1), (__m512)x.part[0]);
+#else
+    float lanes[kLanes];
+    store(lanes, x);
+    for (int i = 0; i < n; i++) to[i] = lanes[i];
+#endif
+}
+
+// exp2 of what should be at most 0; an infinity below becomes 2^-126 and not NaN.
+RESHARPEN_INLINE f32x16 exp2_below(f32x16 x) { return exp2_nonpositive(max(broadcast(-126), x)); }
+
+constexpr float kLog2ERest = 1.92596299e-8f;  // log2(e) minus its float
+
+// exp(x) for x <= 0: the product x log2(e) is rounded, so what that and the float log2(e) miss comes as a factor.
+RESHARPEN_INLINE f32x16 exp_nonpositive(f32x16 a) {
+    const f32x16 x = max(broadcast(-87.0f), a);
+    const f32x16 product = kLog2E * x;
+    const f32x16 high = map([](FloatPart y) { return (FloatPart)((IntPart)y & ~0xfff); }, x);
+    // Exact products of short parts: high has 12 bits, and so have the two halves of log2(e).
+    const f32x16 rest =
+        ((1.44238281f * high - product) + 0.000312209129f * high) + kLog2E * (x - high) + kLog2ERest * x;
+    const f32x16 y = exp2_nonpositive(product);
+    return y + (0.693147181f * rest) * y;
+}
+
+// ---- rows in memory ----------------------------------------------------------------------------------------------
+
+template <int VECTORS>
+RESHARPEN_INLINE float dot_row(const float* a, const float* b) {
+    f32x16 even = load(a) * load(b), odd = broadcast(0);
+    RESHARPEN_UNROLL
+    for (int v = 1; v < VECTORS; v++) (v % 2 ? odd : even) += load(a + 16 * v) * load(b + 16 * v);
+    return horizontal_sum(even + odd);
+}
+
+// y += a x
+template <int VECTORS>
+RESHARPEN_INLINE void add_row(float* y, float a, const float* x) {
+    const f32x16 factor = broadcast(a);
+    RESHARPEN_UNROLL
+    for (int v = 0; v < VECTORS; v++) store(y + 16 * v, load(y + 16 * v) + factor * load(x + 16 * v));
+}
+
+// y += the sum of n rows that lie `stride` apart; a few at a time first, so that rounding errors do not pile up.
+template <int VECTORS>
+inline void add_rows(float* y, int n, const float* rows, int stride) {
+    for (int v = 0; v < VECTORS; v++) {
+        f32x16 all = broadcast(0);
+        for (int from = 0; from < n; from += 16) {
+            f32x16 some = broadcast(0);
+            for (int i = from; i < (from + 16 < n ? from + 16 : n); i++) some += load(rows + i * stride + 16 * v);
+            all += some;
+        }
+        store(y + 16 * v, load(y + 16 * v) + all);
+    }
+}
+
+// ---- RMSNorm of a row of D features in N vectors --------------------------------------------------------------------
+
+template <int D, int N>
+RESHARPEN_INLINE float inverse_rms_of(const f32x16* x, float epsilon) {
+    return 1.0f / std::sqrt(horizontal_sum(dot<N>(x, x)) * (1.0f / D) + epsilon);
+}
+
+// x <- x r gain; returns r.
+template <int D, int N>
+RESHARPEN_INLINE float norm_row(f32x16* x, const float* gain, float epsilon) {
+    const float r = inverse_rms_of<D, N>(x, epsilon);
+    RESHARPEN_UNROLL
+    for (int i = 0; i < N; i++) x[i] = r * x[i] * load(gain + i * kLanes);
+    return r;
+}
+
+// A sum over many rows, taken of sums over a few: its rounding error grows with the root of their number otherwise.
+template <int N>
+class RowSum {
+    static constexpr int kFew = 16;
+    f32x16 few[N], all[N];
+    int n = 0;
+
+  public:
+    RowSum() {
+        for (int i = 0; i < N; i++) few[i] = all[i] = broadcast(0);
+    }
+    // Where to add a row.
+    RESHARPEN_INLINE f32x16* next() {
+        if (n++ % kFew == 0) flush();
+        return few;
+    }
+    void flush() {
+        for (int i = 0; i < N; i++) all[i] += few[i], few[i] = broadcast(0);
+    }
+    void add_to(float* y) {
+        flush();
+        for (int i = 0; i < N; i++) store(y + i * kLanes, load(y + i * kLanes) + all[i]);
+    }
+};
+
+// d, the derivative by the row's normalised value, becomes the derivative by x; dgain is added to.
+//     dgain_i += x_i r d_i          d_i <- r gain_i d_i - r^3 x_i / D * sum_k x_k gain_k d_k
+template <int D, int N>
+RESHARPEN_INLINE void norm_row_backward(const float* x, const float* gain, float r, f32x16* d, f32x16* dgain) {
+    f32x16 along = broadcast(0);
+    RESHARPEN_UNROLL
+    for (int i = 0; i < N; i++) {
+        const f32x16 x_i = load(x + i * kLanes);
+        dgain[i] += r * x_i * d[i];
+        d[i] = d[i] * load(gain + i * kLanes);
+        along += x_i * d[i];
+    }
+    const float scale = -r * r * (r * horizontal_sum(along)) * (1.0f / D);
+    RESHARPEN_UNROLL
+    for (int i = 0; i < N; i++) d[i] = r * d[i] + scale * load(x + i * kLanes);
+}
+
+}  // namespace resharpen

@@ -1,0 +1,171 @@
+// The transformer: its sizes, its weights in panels and its activations; transformer.h says how it works.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "../training.h"
+#include "attention.h"
+#include "gelu.h"
+
+namespace resharpen {
+
+// The sizes that the kernel is compiled for: layers, width, heads, width of an MLP, tokens.
+constexpr int LAYERS = RESHARPEN_LAYERS, D = RESHARPEN_D, HEADS = RESHARPEN_HEADS, MLP = RESHARPEN_MLP, V = RESHARPEN_V;
+
+// Sequences one after another, position 0 of each at BOS.
+struct Ragged {
+    const int32_t *inputs, *targets, *lengths;
+    int n;
+};
+
+struct Rotation {
+    const float *cosine, *sine;  // [positions, half a head]
+};
+
+constexpr int kChunk = 128;     // rows at a time
+constexpr int kTogether = 64;   // sequences are put together up to so many tokens
+constexpr int kFewTokens = 256;  // rows in a partial sum by token
+
+constexpr int padded(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
+
+class TransformerBuffers {
+  protected:
+    static constexpr int kHead = D / HEADS, kHalf = kHead / 2;
+    static constexpr int DP = padded(D), HP = padded(kHead), AP = HEADS * HP, QP = 3 * AP, FP = padded(MLP),
+                         VP = padded(V);
+    static constexpr int DN = DP / kLanes, BLOCKS = 2 * LAYERS;
+    // Activations are a vector wider than they need be: rows whose distance is a power of two collide in the cache.
+    static constexpr int QS = QP + kLanes, FS = FP + kLanes;
+
+  public:
+    // Parameters in memory: embedding; for each layer QKV [DP, 3 AP], W_O [AP, DP], W_1 [DP, FP], W_2 [FP, DP];
+    // U [DP, VP]; gains: embedding, unembedding, then those of each block. Decay is on all but embedding and gains.
+    static constexpr int kQKV = V * DP, kWO = kQKV + DP * QP, kW1 = kWO + AP * DP, kW2 = kW1 + DP * FP;
+    static constexpr int kLayer = kW2 + FP * DP - kQKV, kU = kQKV + LAYERS * kLayer, kGains = kU + DP * VP;
+
+    TransformerBuffers(Placement placement, Rotation rotation, int longest, bool for_training)
+        : placement(placement), rotation(rotation), rows(longest + kTogether + kLanes),
+          attention(longest, 1.0f / std::sqrt(float(kHead))) {
+        int next = kGains;
+        auto place = [&](bool present) { return present ? (next += DP) - DP : -1; };
+        gain_embedding = place(placement.embedding_out), gain_unembedding = place(placement.unembedding_in);
+        for (Block& b : blocks) {
+            b.g_in = place(placement.block_in), b.g_out = place(placement.block_out);
+            b.g_residual = place(placement.residual);
+            allocate(b, for_training ? HEADS * attention.kept(std::max(longest, kTogether)) : 0);
+        }
+        size = next;
+        for (auto* x : {&last, &final, &d_x, &d_y, &d_h, &d_o}) x->resize(rows * (DP > AP ? DP : AP) / kLanes);
+        logits.resize(rows * VP / kLanes), d_wide.resize(rows * (QS > FS ? QS : FS) / kLanes);
+        r_final.resize(rows), position.resize(rows);
+        for (int l = 0; l < LAYERS; l++) {
+            qkv[l].allocate(DP, QP), w_o[l].allocate(AP, DP);
+            w_1[l].allocate(DP, FP), w_2[l].allocate(FP, DP);
+        }
+        u.allocate(DP, VP);
+    }
+
+    int size;  // number of parameters
+
+  protected:
+    // A matrix [I, O], and its transpose, in panels of kPanelColumns columns.
+    struct Packed {
+        int in, out;
+        std::vector<f32x16> forward, backward;
+
+        static int panels(int n) { return (n + kPanelColumns - 1) / kPanelColumns; }
+        void allocate(int i, int o) {
+            in = i, out = o;
+            forward.resize(std::size_t(in) * panels(out) * kPanel);
+            backward.resize(std::size_t(out) * panels(in) * kPanel);
+        }
+        void pack(const float* w, bool transposed) {
+            for (int i = 0; i < in; i += kLanes)
+                for (int j = 0; j < out; j += kLanes) {
+                    f32x16* to = &forward[std::size_t(j / kPanelColumns) * in * kPanel + j % kPanelColumns / kLanes];
+                    for (int k = i; k < i + kLanes; k++) to[k * kPanel] = load(w + k * out + j);
+                    float* back = reinterpret_cast<float*>(backward.data()) +
+                                  std::size_t(i / kPanelColumns) * out * kPanelColumns;
+                    if (transposed)
+                        transpose_block(w + i * out + j, out, back + j * kPanelColumns + i % kPanelColumns,
+                                        kPanelColumns);
+                }
+        }
+        Right weights() const {
+            return {reinterpret_cast<const float*>(forward.data()), kPanelColumns, in * kPanelColumns};
+        }
+        Right transposed() const {
+            return {reinterpret_cast<const float*>(backward.data()), kPanelColumns, out * kPanelColumns};
+        }
+    };
+
+    // An attention or MLP block: x -> h = N_in(x) -> y = f(h) -> s = x + N_out(y) -> N_residual(s), the next block's x.
+    struct Block {
+        std::vector<f32x16> x, h, y, s, wide, slope, o;  // wide: q, k, v of attention, the hidden layer of an MLP
+        std::vector<float> r_in, r_out, r_residual;
+        // Of attention, for training: not zeroed, few sequences are of the greatest length.
+        std::unique_ptr<f32x16[]> kept;
+        int g_in, g_out, g_residual;
+    };
+
+    Placement placement;
+    Rotation rotation;
+    std::size_t rows;
+    Attention<HP, QS, AP> attention;
+    Block blocks[BLOCKS];
+    Packed qkv[LAYERS], w_o[LAYERS], w_1[LAYERS], w_2[LAYERS], u;
+    int gain_embedding, gain_unembedding;
+    std::vector<f32x16> last, final, logits, d_x, d_y, d_h, d_o, d_wide;
+    std::vector<float> r_final;
+    // By token, [V, ..]: the embedding after its norm, h and q, k, v of the first block; and their derivatives.
+    struct {
+        alignas(64) float x[V * DP], h[V * DP], qkv[V * QP], d_x[V * DP], d_h[V * DP], d_qkv[V * QP];
+        alignas(64) float few_x[V * DP], few_qkv[V * QP];  // sums over a few rows, still to be added to d_x and d_qkv
+        float r_x[V], r_h[V];
+        int n_few;
+    } by_token;
+    std::vector<int> position;
+    const float* theta;
+    float* gradient;
+    float epsilon;
+    const int32_t *tokens, *lengths;
+    int n_sequences, n_tokens;
+
+    static float* at(std::vector<f32x16>& x, std::size_t row, int width) {
+        return reinterpret_cast<float*>(x.data()) + row * width;
+    }
+
+    void allocate(Block& b, std::size_t kept) {
+        const bool is_mlp = (&b - blocks) % 2;
+        for (auto* x : {&b.x, &b.h, &b.y, &b.s}) x->resize(rows * DN);
+        b.wide.resize(rows * (is_mlp ? FS : QS) / kLanes);
+        if (is_mlp)
+            b.slope.resize(rows * FS / kLanes);
+        else
+            b.o.resize(rows * AP / kLanes), b.kept.reset(kept ? new f32x16[kept] : nullptr);
+        for (auto* r : {&b.r_in, &b.r_out, &b.r_residual}) r->resize(rows);
+    }
+
+    void open(const int32_t* inputs, const int32_t* lengths, int n, int total) {
+        tokens = inputs, this->lengths = lengths, n_sequences = n, n_tokens = total;
+        for (int i = 0, row = 0; i < n; i++)
+            for (int p = 0; p < lengths[i]; p++) position[row++] = p;
+    }
+
+    template <class F>
+    static void chunks(int begin, int end, F f) {
+        for (; begin < end; begin += kChunk) f(begin, end - begin < kChunk ? end - begin : kChunk);
+    }
+
+    static RESHARPEN_INLINE void load_row(const float* from, f32x16* to) {
+        RESHARPEN_UNROLL
+        for (int i = 0; i < DN; i++) to[i] = load(from + i * kLanes);
+    }
+    static RESHARPEN_INLINE void store_row(float* to, const f32x16* from) {
+        RESHARPEN_UNROLL
+        for (int i = 0; i < DN; i++) store(to + i * kLanes, from[i]);
+    }
+};
+
+}  // namespace resharpen

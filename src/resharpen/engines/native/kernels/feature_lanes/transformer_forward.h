@@ -1,0 +1,175 @@
+// The transformer, forward: up to the logits; transformer.h says how it works.
+#pragma once
+
+#include "transformer_buffers.h"
+
+namespace resharpen {
+
+class TransformerForward : public TransformerBuffers {
+  public:
+    using TransformerBuffers::TransformerBuffers;
+
+    void prepare(const float* theta, float epsilon, bool for_training) {
+        this->theta = theta, this->epsilon = epsilon;
+        for (int l = 0; l < LAYERS; l++) {
+            const float* w = theta + l * kLayer;
+            qkv[l].pack(w + kQKV, for_training), w_o[l].pack(w + kWO, for_training);
+            w_1[l].pack(w + kW1, for_training), w_2[l].pack(w + kW2, for_training);
+        }
+        u.pack(theta + kU, for_training);
+        tokens_forward();
+    }
+
+  protected:
+    void tokens_forward() {
+        for (int t = 0; t < V; t++) {
+            f32x16 row[DN];
+            load_row(theta + t * DP, row);
+            if (placement.embedding_out) by_token.r_x[t] = norm_row<D, DN>(row, theta + gain_embedding, epsilon);
+            store_row(by_token.x + t * DP, row);
+            if (placement.block_in) by_token.r_h[t] = norm_row<D, DN>(row, theta + blocks[0].g_in, epsilon);
+            store_row(by_token.h + t * DP, row);
+        }
+        gemm(V, DP, QP / kLanes, {by_token.h, DP, 1}, qkv[0].weights(), by_token.qkv, QP);
+        by_token.n_few = 0;
+        clear(by_token.d_x), clear(by_token.few_x), clear(by_token.d_qkv), clear(by_token.few_qkv);
+    }
+
+    // Everything up to the logits of the rows from `from` on; only these pass through the last layer.
+    void forward(int from) {
+        for (int i = 0; i < n_tokens; i++) {
+            std::memcpy(at(blocks[0].x, i, DP), by_token.x + tokens[i] * DP, sizeof(float) * DP);
+            std::memcpy(at(blocks[0].wide, i, QS), by_token.qkv + tokens[i] * QP, sizeof(float) * QP);
+        }
+        for (int l = 0; l < LAYERS; l++) {
+            const int first = l == LAYERS - 1 ? from : 0;
+            Block &a = blocks[2 * l], &m = blocks[2 * l + 1];
+            chunks(0, n_tokens, [&](int i, int n) {
+                if (l > 0)
+                    gemm(n, DP, QP / kLanes, {block_input(a, i, n), DP, 1}, qkv[l].weights(), at(a.wide, i, QS), QS);
+                rotate(a.wide, i, n, 1);
+            });
+            attend(a, first);
+            chunks(first, n_tokens, [&](int i, int n) {
+                gemm(n, AP, DN, {at(a.o, i, AP), AP, 1}, w_o[l].weights(), at(a.y, i, DP), DP);
+                block_output(a, i, n, m.x);
+                gemm(n, DP, FP / kLanes, {block_input(m, i, n), DP, 1}, w_1[l].weights(), at(m.wide, i, FS), FS);
+                gelu(m, i, n);
+                gemm(n, FP, DN, {at(m.wide, i, FS), FS, 1}, w_2[l].weights(), at(m.y, i, DP), DP);
+                block_output(m, i, n, l == LAYERS - 1 ? last : blocks[2 * l + 2].x);
+            });
+        }
+        chunks(from, n_tokens, [&](int i, int n) {
+            f32x16 row[DN];
+            if (placement.unembedding_in)
+                for (int j = i; j < i + n; j++) {
+                    load_row(at(last, j, DP), row);
+                    r_final[j] = norm_row<D, DN>(row, theta + gain_unembedding, epsilon);
+                    store_row(at(final, j, DP), row);
+                }
+            gemm(n, DP, VP / kLanes, {at(unembedded(), i, DP), DP, 1}, u.weights(), at(logits, i, VP), VP);
+        });
+    }
+
+    std::vector<f32x16>& unembedded() { return placement.unembedding_in ? final : last; }
+
+    // h of a chunk of rows: x, or its norm.
+    const float* block_input(Block& b, int begin, int n) {
+        if (!placement.block_in) return at(b.x, begin, DP);
+        for (int i = begin; i < begin + n; i++) {
+            f32x16 row[DN];
+            load_row(at(b.x, i, DP), row);
+            b.r_in[i] = norm_row<D, DN>(row, theta + b.g_in, epsilon);
+            store_row(at(b.h, i, DP), row);
+        }
+        return at(b.h, begin, DP);
+    }
+
+    void block_output(Block& b, int begin, int n, std::vector<f32x16>& next) {
+        for (int i = begin; i < begin + n; i++) {
+            f32x16 row[DN];
+            load_row(at(b.y, i, DP), row);
+            if (placement.block_out) b.r_out[i] = norm_row<D, DN>(row, theta + b.g_out, epsilon);
+            const float* x = at(b.x, i, DP);
+            RESHARPEN_UNROLL
+            for (int j = 0; j < DN; j++) row[j] += load(x + j * kLanes);
+            if (placement.residual) {
+                store_row(at(b.s, i, DP), row);
+                b.r_residual[i] = norm_row<D, DN>(row, theta + b.g_residual, epsilon);
+            }
+            store_row(at(next, i, DP), row);
+        }
+    }
+
+    // The pair (x_i, x_{i + half}) of every head of q and k turned by its position, forwards or (sign = -1) back.
+    void rotate(std::vector<f32x16>& wide, int begin, int n, float sign) {
+        constexpr int kSome = std::min(kHalf & -kHalf, kLanes);  // half a head is a whole number of these vectors
+        typedef float Some __attribute__((vector_size(4 * kSome), aligned(4), may_alias));
+        auto some = [](const float* x) -> Some& { return *reinterpret_cast<Some*>(const_cast<float*>(x)); };
+        for (int i = begin; i < begin + n; i++) {
+            const float *cosine = rotation.cosine + position[i] * kHalf, *sine = rotation.sine + position[i] * kHalf;
+            for (int j = 0; j < kHalf; j += kSome) {
+                const Some c = some(cosine + j), s = sign * some(sine + j);
+                float* x = at(wide, i, QS) + j;
+                for (int head = 0; head < 2 * HEADS; head++, x += HP) {
+                    const Some a = some(x), b = some(x + kHalf);
+                    some(x) = a * c - b * s;
+                    some(x + kHalf) = b * c + a * s;
+                }
+            }
+        }
+    }
+
+    // f(head, first row, length, q, k, v) of every head of every sequence, as offsets into a row.
+    template <class F>
+    void each_head(F f) {
+        for (int i = 0, row = 0; i < n_sequences; row += lengths[i++])
+            for (int head = 0; head < HEADS; head++) f(head, row, lengths[i]);
+    }
+
+    void attend(Block& b, int from) {
+        f32x16* keep = b.kept.get();
+        each_head([&](int head, int row, int length) {
+            const float* q = at(b.wide, row, QS) + head * HP;
+            keep = attention.forward(length, from, q, q + AP, q + 2 * AP, at(b.o, row, AP) + head * HP, keep);
+        });
+    }
+
+    void gelu(Block& b, int begin, int n) {
+        for (int i = begin; i < begin + n; i++) {
+            float *x = at(b.wide, i, FS), *slope = at(b.slope, i, FS);
+            for (int j = 0; j < FP; j += kLanes) {
+                f32x16 y, d;
+                gelu_and_slope(load(x + j), y, d);
+                store(x + j, y), store(slope + j, d);
+            }
+        }
+    }
+
+    // exp(z - max) of the row in VP / 16 vectors, 0 in the padding; returns the inverse of the sum.
+    RESHARPEN_INLINE float softmax(const float* z, f32x16* e) {
+        constexpr int N = VP / kLanes, kRest = V - (N - 1) * kLanes;
+        f32x16 highest = broadcast(-INFINITY), sum = broadcast(0);
+        for (int j = 0; j < N; j++) {
+            e[j] = load(z + j * kLanes);
+            highest = max(highest, j == N - 1 ? first_lanes(kRest, e[j], -INFINITY) : e[j]);
+        }
+        const f32x16 top = broadcast(horizontal_max(highest));
+        for (int j = 0; j < N; j++) {
+            e[j] = exp2_below(kLog2E * (e[j] - top));
+            if (j == N - 1) e[j] = first_lanes(kRest, e[j], 0);
+            sum += e[j];
+        }
+        return 1.0f / horizontal_sum(sum);
+    }
+
+    float total_variation(const float* z, const float* p_star) {
+        f32x16 e[VP / kLanes];
+        const float inverse = softmax(z, e), *p = reinterpret_cast<const float*>(e);
+        float sum = 0;
+        for (int t = 0; t < V; t++) sum += std::fabs(p[t] * inverse - p_star[t]);
+        return 0.5f * sum;
+    }
+};
+
+}  // namespace resharpen

@@ -1,0 +1,108 @@
+// The minimal transformer on Set Complement: a SIMD lane is a model.
+//
+// Layout. Every number of the model is a vector f32x16 of sixteen lanes, one model each; a weight matrix [I, O] of an
+// ensemble is I * O vectors, row after row. All lanes read the same minibatch, so tokens, sets and counts are plain
+// integers, the same for all lanes, and nothing is gathered, scattered or summed across lanes.
+//
+// What is computed. With x the embedding after its norm, h = x after the block's norm, VO = h W_V W_O:
+//
+//     e_tj = exp(q_t . k_j / sqrt(d_k) - max_j)                        for every pair of tokens
+//     state (last token t, set S):   Z = sum_{j in S} e_tj,   o = sum_{j in S} e_tj VO_j / Z
+//     z = x_t + g_out o r_o                                            r_o = 1 / rms(o)
+//     logits = r_f (z g_f) U                                           r_f = 1 / rms(z)
+//
+// with a norm that the placement lacks left out (g = r = 1), r_f = r_1 r_2 and g_f = g_1 g_2 where both the residual
+// and the unembedding have one. Norms are a scalar times a fixed gain, and the rest is linear, so with
+//
+//     B_t = x_t diag(g_f) U          D_j = VO_j diag(g_out) diag(g_f) U
+//
+// computed once a step, the logits are r_f (B_t + r_o / Z sum_{j in S} e_tj D_j): sums of table rows. A token's row is
+//
+//     value_j = [ D_j | 1 | VO_j ]                                     V + 1 + D columns
+//
+// and attention of a state is sum_{j in S} e_tj value_j: logits before the scale, Z, and (where a norm needs it) o.
+//
+// Rows and subsets. For one last token t the weighted rows e_tj value_j are fixed; a state adds up a few of them, and
+// its gradient is added to the same few. Where there are many large sets ("subsets"), the other tokens are split in a
+// low group, whose rows are summed beforehand for each of its 16 subsets, and the rest, which changes slowly over the
+// sorted states and whose sum is kept: then a state is two rows. All of it stays in the first-level cache. The gradient
+// goes back the same way, and everything that is per pair (t, j) rather than per state, such as the gradient of
+// attention weights, is done once a step. What is left a state: V + 1 + D sums, the norms' scalars, a softmax over V.
+//
+// Softmax with a fixed maximum. e_tj is relative to the largest over all j, not over S: exact, unless all of S is far
+// below it. In lanes where a row of attention logits spans more than kWide (in powers of two: where a weight can round
+// to one), the state's own maximum is used, by a slower path; lanes are blended, so a model never depends on its
+// neighbours.
+//
+// Gradients are sums over the minibatch, scaled to its mean only when they are applied.
+#pragma once
+
+#include "minimal_states.h"
+
+namespace resharpen {
+
+class Minimal : public MinimalStates {
+  public:
+    Minimal(Placement placement, bool subsets, const Hyperparameters<f32x16>& h)
+        : MinimalStates(placement, subsets, h) {}
+
+    // Whether minibatches of this length hold enough large sets for `subsets` to pay; measured.
+    static constexpr bool subsets_pay(int length) { return V <= 9 && length >= 5; }
+
+    // The gradient of the summed negative log likelihood of a minibatch; adds to nothing, overwrites `gradient`.
+    void gradient_of(const Minibatch<V>& batch, const f32x16* theta, f32x16* gradient) {
+        tokens_forward(theta);
+        clear_gradients(gradient);
+        for (int t = 0; t < V; t++) {
+            if (batch.begin[t] == batch.begin[t + 1]) continue;
+            norm_after() ? train_states<kColumns>(t, batch) : train_states<V + 1>(t, batch);
+        }
+        tokens_backward(theta, gradient);
+    }
+
+    // TVD of the states, [n, 16]; sorted by last token, each written to the place in `where`.
+    void evaluate(const f32x16* theta, int n, const int32_t* last, const uint32_t* set, const int32_t* where,
+                  f32x16* tvd) {
+        tokens_forward(theta);
+        for (int i = 0; i < n;) {
+            int end = i;
+            while (end < n && last[end] == last[i]) end++;
+            norm_after() ? evaluate_states<kColumns>(last[i], i, end, set, where, tvd)
+                         : evaluate_states<V + 1>(last[i], i, end, set, where, tvd);
+            i = end;
+        }
+    }
+
+  private:
+    template <int COLUMNS>
+    void train_states(int t, const Minibatch<V>& batch) {
+        weigh_tokens<COLUMNS>(t);
+        const int end = batch.begin[t + 1];
+        for (int first = batch.begin[t], n; first < end; first += n) {
+            n = end - first < kAtOnce ? end - first : kAtOnce;
+            for (int i = 0; i < n; i++) prefix[i] = {batch.sorted(first + i).set, batch.sorted(first + i).others};
+            attend<COLUMNS>(t, n);
+            int i = 0;
+            for (; i + kBlock <= n; i += kBlock) train_block<kBlock>(t, i, batch, first + i);
+            for (; i < n; i++) train_block<1>(t, i, batch, first + i);
+            attend_backward<COLUMNS>(t, n);
+        }
+        weigh_tokens_backward<COLUMNS>(t);
+    }
+
+    template <int COLUMNS>
+    void evaluate_states(int t, int first, int end, const uint32_t* set, const int32_t* where, f32x16* tvd) {
+        weigh_tokens<COLUMNS>(t);
+        for (int n; first < end; first += n) {
+            n = end - first < kAtOnce ? end - first : kAtOnce;
+            for (int i = 0; i < n; i++) prefix[i] = {set[first + i], others(set[first + i], t)};
+            attend<COLUMNS>(t, n);
+            for (int i = 0; i < n; i++) {
+                forward_block<1>(t, i);
+                tvd[where[first + i]] = total_variation(block[0], prefix[i].set);
+            }
+        }
+    }
+};
+
+}  // namespace resharpen

@@ -1,0 +1,30 @@
+// What `train` of every kernel is given, and what it leaves behind. T is float, or a vector where a lane is a model.
+#pragma once
+
+#include "adamw.h"
+
+namespace resharpen {
+
+struct Placement {
+    bool embedding_out, block_in, block_out, residual, unembedding_in;
+};
+
+// Mirrored by `engines/native/base.py`. Arrays of floats are aligned to 64 bytes.
+template <class T>
+struct Training {
+    T* state;              // theta, m, v, ema of a model one after another
+    int64_t* diverged_at;  // the step at which each model diverged, or -1
+    double* loss;          // of each model, summed over the steps so far
+    const Hyperparameters<T>* hyperparameters;
+    const StepRow<T>* table;  // [models, steps], or [steps] of vectors
+    int64_t first_step;
+    int32_t n_steps, n_models;
+    Placement placement;
+
+    // After the update of a step: it counts unless the model diverged by then.
+    void add_loss(int model, double of_step) const {
+        if (diverged_at[model] < 0 && std::isfinite(of_step)) loss[model] += of_step;
+    }
+};
+
+}  // namespace resharpen

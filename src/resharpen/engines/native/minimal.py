@@ -1,0 +1,120 @@
+"""The native engine of the minimal transformer on Set Complement: a lane is a model.
+
+The sixteen lanes of an ensemble lie side by side in memory: the state is one array [4 parts, W, 16], W the number of
+weights of a model. Lanes without a draw repeat the first draw and are dropped on the way out.
+
+Shapes: R = 16 lanes, W weights, N sequences, L positions, P scored prefixes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from ctypes import c_bool, c_int32, c_uint32, c_void_p
+from functools import cache, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen.engines.base import Arrays, Ensemble, Measures, Problem
+from resharpen.engines.native.base import (
+    LANES,
+    Floats,
+    NativeEngine,
+    Positions,
+    aligned,
+    load_kernel,
+    one_after_another,
+    pointer,
+    unknown_part,
+)
+from resharpen.models import Minimal, Model
+from resharpen.tasks import Batch, SetComplement, ValidationSet
+
+
+@cache
+def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
+    assert isinstance(model, Minimal)
+    return load_kernel(
+        "minimal",
+        {"V": model.vocabulary, "D": model.d, "K": model.d_k, "DV": model.d_v},
+        march,
+        train=[c_void_p, c_void_p, c_int32, c_int32, c_void_p, c_uint32, c_bool],
+        evaluate=[c_void_p, c_void_p, c_void_p, c_int32, c_void_p, c_void_p, c_void_p, c_void_p],
+        sample=[c_void_p, c_uint32, c_uint32, c_int32, c_int32, c_void_p],
+    )
+
+
+class NativeMinimal(NativeEngine):
+    KERNEL = staticmethod(kernel)
+    STEPS_AT_ONCE = 2048  # their table of learning rates and so on is half a megabyte
+
+    def __init__(self, problem: Problem, ensemble: Ensemble, march: str = "native", merge: bool = True):
+        """`march` is the compiler's name of an instruction set; `merge` counts equal prefixes once."""
+        super().__init__(problem, ensemble, march)
+        self._merge = merge
+
+    @staticmethod
+    def supports(problem: Problem, training: bool = True) -> str:
+        """Why this engine cannot run a problem; empty if it can. What it can train it can read, and no more."""
+        if not isinstance(problem.task, SetComplement):
+            return f"it knows the minimal transformer on Set Complement, not on {problem.task.name}"
+        if problem.task.v > 32:
+            return f"v = {problem.task.v}: it keeps a set of tokens in 32 bits"
+        if problem.batch >= 2**16:
+            return f"batch = {problem.batch}: it counts up to 65,535 sequences"
+        return unknown_part(problem, ("softmax",), "nope")
+
+    def measure(self, weights: Arrays, validation: ValidationSet, report: bool = False) -> Measures:
+        """TVD of every scored prefix, [M, P]."""
+        last_P, set_P, where_P = states(validation)
+        theta_RxW, tvd_RxP = self._packed(weights), self._rows(len(last_P))
+        self._kernel.evaluate(
+            theta_RxW.ctypes.data,
+            self._hyper_RxH.ctypes.data,
+            pointer(self._placement),
+            len(last_P),
+            *map(pointer, (last_P, set_P, where_P)),
+            tvd_RxP.ctypes.data,
+        )
+        return {"tvd": np.ascontiguousarray(tvd_RxP[: self._n_models])}
+
+    def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Positions, int]:
+        return one_after_another(shapes, 1)
+
+    def _rows(self, *shape: int) -> Floats:
+        return np.moveaxis(aligned((*shape, LANES)), -1, 0)
+
+    def _train_own(self, n: int) -> None:
+        self._train_on(n, self.problem.batch, self.problem.train_length)
+
+    def _train_given(self, batch: Batch) -> None:
+        inputs_NxL, targets_NxL = (np.ascontiguousarray(x, np.int32) for x in (batch.inputs, batch.targets))
+        if not batch.mask.all():
+            raise ValueError("the native engine takes sequences of one length")
+        if (np.diff(np.sort(inputs_NxL, axis=1), axis=1) == 0).any():
+            raise ValueError("the native engine takes sequences of distinct tokens")
+        self._train_on(1, *inputs_NxL.shape, pointer(inputs_NxL), pointer(targets_NxL))
+
+    def _train_on(self, n: int, batch: int, length: int, inputs: int | None = None, targets: int | None = None) -> None:
+        self._train(n, inputs, targets, batch, length, pointer(self._key), self.ensemble.group, self._merge)
+
+
+def sample(problem: Problem, group: int, step: int) -> NDArray[np.int32]:
+    """The tokens of a minibatch as the kernel draws them, [N, L + 1]; the last one is only a target."""
+    tokens = np.empty((problem.batch, problem.train_length + 1), np.int32)
+    key = np.array(problem.batch_key, np.uint32)
+    kernel(problem.model).sample(pointer(key), group, step, problem.batch, problem.train_length, pointer(tokens))
+    return tokens
+
+
+@lru_cache(maxsize=8)
+def states(validation: ValidationSet) -> tuple[NDArray[np.int32], NDArray[np.uint32], NDArray[np.int32]]:
+    """Last token and set (as bits) of every scored prefix, sorted by both, and the place of each, [P]."""
+    inputs, scored = validation.inputs_NxL, validation.scored_NxL
+    set_NxL = np.bitwise_or.accumulate(np.uint32(1) << inputs.astype(np.uint32), axis=1)
+    last_P, set_P = inputs[scored], set_NxL[scored]
+    if (np.bitwise_count(set_P) != validation.length_P).any():
+        raise ValueError("the native engine takes sequences of distinct tokens")
+    where_P = np.lexsort((set_P, last_P))
+    return last_P[where_P].astype(np.int32), set_P[where_P], where_P.astype(np.int32)

@@ -1,0 +1,202 @@
+"""The native engine of the minimal transformer, beyond what every engine promises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import BENIGN, assert_same, make_ensemble, minimal_problem
+from parity import assert_close, assert_parity, distance
+
+from resharpen.engines.base import Ensemble, part, weights_of
+from resharpen.engines.native.minimal import NativeMinimal, sample
+from resharpen.engines.torch_engine import TorchEngine
+from resharpen.models import PLACEMENTS, Minimal
+from resharpen.tasks import SetComplement
+
+
+def check_parity(problem, **options):
+    validation = problem.task.validation(0, "selection")
+    assert_parity(NativeMinimal, problem, make_ensemble(problem, 16, **BENIGN), validation=validation, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("v", "s"), [(16, 8), (25, 8), (16, 2), (25, 2)])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_parity_at_larger_v(placement, v, s):
+    check_parity(minimal_problem(placement, v, s))
+
+
+@pytest.mark.parametrize("sizes", [(5, 6, 2, 4), (12, 5, 3, 4)])
+def test_parity_at_free_sizes(sizes):
+    check_parity(minimal_problem("peri", sizes[0], 4, model=Minimal(*sizes)))
+
+
+@pytest.mark.parametrize("march", ["x86-64-v3", "x86-64"])
+def test_parity_on_older_instruction_sets(march):
+    check_parity(minimal_problem("peri"), march=march)
+
+
+@pytest.mark.parametrize("placement", ["peri", "none", "out"])
+@pytest.mark.parametrize("s", [8, 3])
+def test_attention_logits_far_apart(placement, s):
+    """Logits that span hundreds: a maximum over all tokens would leave nothing of a set of small ones.
+
+    Where attention is all on one token its gradient is a difference of equals, and both engines lose digits.
+    """
+    problem = minimal_problem(placement, 9, s)
+    ensemble = make_ensemble(problem, 16, **BENIGN)
+    state = TorchEngine(problem, ensemble, "float64").dump()
+    spread = np.where(np.arange(16) % 2, 30.0, 1.0)[:, None, None]  # every other model, beside ordinary neighbours
+    for name in ("E", "W_Q", "W_K", "W_V", "W_O", "U"):
+        scale = spread if name in ("W_Q", "W_K") else 1.0
+        state[f"theta.{name}"] = 20 * scale * state[f"theta.{name}"].astype(np.float32)
+    engines = [
+        TorchEngine(problem, ensemble, "float64"),
+        TorchEngine(problem, ensemble),
+        NativeMinimal(problem, ensemble),
+    ]
+    after = []
+    for engine in engines:
+        engine.load(state)
+        engine.advance(1)
+        after.append(engine.dump())
+    for name in (name for name in after[0] if name.startswith(("m.", "theta."))):
+        torch_distance, native_distance = (distance(dump[name], after[0][name]) for dump in after[1:])
+        assert native_distance <= max(1e-5, 4 * torch_distance), name
+    assert_close(after, ["loss"])
+    narrow = NativeMinimal(
+        problem, Ensemble(ensemble.draw_M[::2], {k: x[::2] for k, x in ensemble.hyperparameters.items()})
+    )
+    narrow.load({name: array if name == "step" else array[::2] for name, array in state.items()})
+    narrow.advance(1)
+    assert_same(after[2], narrow.dump(), slice(None, None, 2))
+
+
+# ---- the same streams as in NumPy ----
+
+
+@pytest.mark.parametrize(("v", "s", "batch"), [(4, 3, 7), (9, 1, 256), (9, 8, 256), (12, 4, 33)])
+def test_batches_are_those_of_numpy(v, s, batch):
+    problem = minimal_problem("peri", v, s, batch, model=Minimal(12, 5, 3, 4) if v == 12 else None)
+    for group, step in ((0, 0), (3, 17), (2**20, 2**31 + 5)):
+        tokens = sample(problem, group, step)
+        inputs, targets = problem.minibatch(group, step)
+        assert np.array_equal(tokens[:, :-1], inputs)
+        assert np.array_equal(tokens[:, 1:], targets)
+
+
+@pytest.mark.parametrize("s", [2, 8])
+def test_merging_prefixes_changes_nothing_but_rounding(s):
+    problem = minimal_problem("peri", 9, s)
+    ensemble = make_ensemble(problem, 16, **BENIGN)
+    exact, merged, apart = (
+        TorchEngine(problem, ensemble, "float64"),
+        NativeMinimal(problem, ensemble),
+        NativeMinimal(problem, ensemble, merge=False),
+    )
+    for engine in (exact, merged, apart):
+        engine.advance(10)
+    states = [engine.dump() for engine in (exact, merged, apart)]
+    for name in part(states[0], "theta"):
+        assert distance(states[1][f"theta.{name}"], states[0][f"theta.{name}"]) < 2e-6
+        assert distance(states[2][f"theta.{name}"], states[0][f"theta.{name}"]) < 2e-6
+
+
+# ---- bits that depend on nothing but the draw ----
+
+
+def test_long_calls_are_cut_without_a_trace(monkeypatch):
+    problem = minimal_problem("peri", 4, 3, steps=200)
+    ensemble = make_ensemble(problem, 16)
+    whole, cut = NativeMinimal(problem, ensemble), NativeMinimal(problem, ensemble)
+    whole.advance(150)
+    monkeypatch.setattr(NativeMinimal, "STEPS_AT_ONCE", 40)
+    cut.advance(150)
+    assert_same(whole.dump(), cut.dump())
+
+
+def test_training_leaves_what_numpy_makes_of_subnormal_numbers():
+    problem = minimal_problem("peri", 4, 3)
+    NativeMinimal(problem, make_ensemble(problem, 16)).advance(2)
+    assert np.float32(1e-20) * np.float32(1e-20) > 0
+
+
+# ---- divergence ----
+
+
+def assert_one_diverges(problem, ensemble, start, lane):
+    healthy, native, torch_engine = (
+        NativeMinimal(problem, make_ensemble(problem, 16)),
+        NativeMinimal(problem, ensemble),
+        TorchEngine(problem, ensemble),
+    )
+    for engine in (native, torch_engine):
+        if start is not None:
+            engine.load(start)
+    for engine in (healthy, native, torch_engine):
+        engine.advance(20)
+    got, expected = native.dump(), torch_engine.dump()
+    others = np.arange(16) != lane
+    assert got["diverged_at"][lane] >= 0
+    assert np.array_equal(got["diverged_at"], expected["diverged_at"])
+    reference = healthy.dump()
+    assert all(np.array_equal(got[name][others], reference[name][others]) for name in got if name != "step")
+    return got
+
+
+@pytest.mark.parametrize("placement", ["peri", "post", "none", "out"])
+@pytest.mark.parametrize("rate", [1e15, 1e39])
+def test_a_wild_learning_rate_diverges_where_torch_says(placement, rate):
+    problem = minimal_problem(placement)
+    ensemble = make_ensemble(problem, 16)
+    hyper = {name: values.copy() for name, values in ensemble.hyperparameters.items()}
+    hyper["peak_learning_rate"][11], hyper["warmup_steps"][11], hyper["weight_decay"][11] = rate, 0, 1.0
+    with np.errstate(over="ignore"):
+        assert_one_diverges(problem, Ensemble(ensemble.draw_M, hyper), None, 11)
+
+
+# ---- training, whole ----
+
+
+@pytest.mark.slow
+def test_training_distributions_agree():
+    """64 draws, 2,000 steps: the median score of each engine is inside the other's spread of medians."""
+    problem = minimal_problem("peri", 9, 4, batch=64, steps=2000)
+    validation = problem.task.validation(0, "selection")
+
+    def scores(kind):
+        found = []
+        for group in range(4):
+            engine = kind(problem, make_ensemble(problem, range(16 * group, 16 * group + 16)))
+            engine.advance(problem.steps)
+            found.append(engine.evaluate(weights_of(engine.dump(), engine.ensemble, "bema"), validation).mean(1))
+        return np.concatenate(found)
+
+    native, torch_scores = scores(NativeMinimal), scores(TorchEngine)
+    rng = np.random.default_rng(0)
+    gaps = native - torch_scores
+    medians = np.median(gaps[rng.integers(0, 64, (1000, 64))], axis=1)
+    assert np.quantile(medians, 0.005) <= 1e-3
+    assert np.quantile(medians, 0.995) >= -1e-3
+    assert abs(np.median(native) - np.median(torch_scores)) < 0.01
+
+
+# ---- refusals ----
+
+
+def test_says_what_it_cannot_run():
+    problem = minimal_problem("peri")
+    assert NativeMinimal.supports(problem) == ""
+    assert "32 bits" in NativeMinimal.supports(replace(problem, task=SetComplement(33)))
+    assert "65,535" in NativeMinimal.supports(replace(problem, batch=2**16))
+    with pytest.raises(ValueError, match="32 bits"):
+        NativeMinimal(replace(problem, task=SetComplement(33)), make_ensemble(problem, 16))
+
+
+def test_repeated_tokens_are_refused():
+    problem = minimal_problem("peri")
+    engine = NativeMinimal(problem, make_ensemble(problem, 16))
+    with pytest.raises(ValueError, match="distinct"):
+        engine.advance(1, [(np.array([[1, 2, 1]]), np.array([[2, 1, 3]]))])

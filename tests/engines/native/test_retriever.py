@@ -1,0 +1,182 @@
+"""The native engine of the retriever against the formula as printed, beyond what every engine promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import retriever_reference as reference
+from helpers import assert_same, make_ensemble, make_problem, moved, retriever_problem
+from parity import assert_parity, distance
+from scipy.special import erf, ndtr
+
+from resharpen.engines.base import initial_state, part
+from resharpen.engines.native import retriever as native
+from resharpen.engines.native.retriever import NativeRetriever
+from resharpen.engines.torch_engine import TorchEngine
+from resharpen.models import RETRIEVER_PLACEMENTS, Retriever
+
+PLACEMENTS = tuple(RETRIEVER_PLACEMENTS)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_parity_at_full_size(placement):
+    problem = retriever_problem(placement, hidden=128, batch=128)
+    ensemble = make_ensemble(problem, range(2))
+    assert_parity(NativeRetriever, problem, ensemble, steps=(1, 10))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_parity_at_full_size_for_long(placement):
+    problem = retriever_problem(placement, hidden=128, batch=128)
+    assert_parity(NativeRetriever, problem, make_ensemble(problem, range(4)))
+
+
+@pytest.mark.parametrize("march", ["x86-64-v3", "x86-64"])
+@pytest.mark.parametrize("placement", ["none", "peri"])
+def test_parity_on_other_instruction_sets(placement, march):
+    problem = retriever_problem(placement, hidden=16)
+    assert_parity(NativeRetriever, problem, make_ensemble(problem), march=march)
+
+
+# ---- against the formula as printed ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_answers_and_attention_as_printed(placement):
+    """Also across blocks of items: 128 items in one sequence are more than the kernel takes at a time."""
+    problem = retriever_problem(placement, hidden=16)
+    ensemble = make_ensemble(problem, range(2))
+    theta = part(moved(problem, ensemble, scale=1.5), "theta")
+    validation = problem.task.validation(0, "selection", longest=128, sequences=4)
+    engine = NativeRetriever(problem, ensemble)
+    correct, (entropy, largest) = engine.evaluate(theta, validation), engine.attention(theta, validation)
+    assert correct.shape == entropy.shape == (2, 16)
+    for p, (priority, kinds, length, label) in enumerate(zip(*problem.task.examples(validation), strict=True)):
+        for m in range(2):
+            one = {name: x[m].astype(np.float64) for name, x in theta.items()}
+            epsilon = ensemble.hyperparameters["rms_epsilon"][m]
+            w, z = reference.attention_and_logits(one, priority[:length], kinds[:length], placement, epsilon)
+            assert correct[m, p] == (z.argmax() == label)
+            assert np.isclose(entropy[m, p], reference.entropy(w), rtol=1e-4, atol=1e-5)
+            assert np.isclose(largest[m, p], w.max(), rtol=1e-4)
+    assert 0 < correct.sum() < correct.size
+
+
+@pytest.mark.parametrize("placement", ["none", "peri"])
+@pytest.mark.parametrize("remedy", ["adaptive-temperature", "log-n"])
+def test_remedies_in_evaluation(placement, remedy):
+    problem = retriever_problem(placement, hidden=16)
+    ensemble = make_ensemble(problem, 1)
+    theta = part(moved(problem, ensemble, scale=1.0), "theta")
+    validation = problem.task.validation(0, "selection", longest=128, sequences=3)
+    entropy, largest = NativeRetriever(problem, ensemble).attention(theta, validation, remedy=remedy)
+
+    def factor(e):
+        if remedy == "log-n":
+            return np.log(len(e))
+        h = reference.entropy(np.exp(e - e.max()) / np.exp(e - e.max()).sum())
+        return max(1.0, np.polyval([-0.037, 0.481, -2.3, 4.917, -1.791], h)) if h > 0.5 else 1.0
+
+    one = {name: x[0].astype(np.float64) for name, x in theta.items()}
+    for p, (priority, kinds, length, _) in enumerate(zip(*problem.task.examples(validation), strict=True)):
+        epsilon = ensemble.hyperparameters["rms_epsilon"][0]
+        w, _ = reference.attention_and_logits(one, priority[:length], kinds[:length], placement, epsilon, factor)
+        assert np.isclose(entropy[0, p], reference.entropy(w), rtol=2e-4, atol=1e-5)
+        assert np.isclose(largest[0, p], w.max(), rtol=2e-4)
+
+
+@pytest.mark.parametrize("placement", ["none", "peri"])
+def test_log_n_in_training(placement):
+    problem = retriever_problem(placement, hidden=16)
+    ensemble = make_ensemble(problem, peak_learning_rate=1e-3)
+    start, with_remedy = moved(problem, ensemble), retriever_problem(placement, hidden=16, attention="log-n")
+    engines = TorchEngine(with_remedy, ensemble, "float64"), NativeRetriever(with_remedy, ensemble)
+    plain = NativeRetriever(problem, ensemble)
+    for engine in (*engines, plain):
+        engine.load(start)
+        engine.advance(2)
+    exact, got = (engine.dump() for engine in engines)
+    for name in part(exact, "m"):
+        assert distance(got[f"m.{name}"], exact[f"m.{name}"]) < 2e-5, name
+    assert distance(plain.dump()["m.q"], exact["m.q"]) > 1e-2
+
+
+def test_gelu_and_its_slope():
+    x = np.concatenate([np.linspace(-15, 15, 100_000), 10.0 ** np.linspace(-30, 4, 4000), [0, -0.0, -1e30, 1e30]])
+    x = np.resize(x.astype(np.float32), -(-len(x) // 16) * 16)
+    y, slope = np.empty_like(x), np.empty_like(x)
+    native.kernel(Retriever(16)).gelu_of(len(x), x.ctypes.data, y.ctypes.data, slope.ctypes.data)
+    x = x.astype(np.float64)
+    exact = x * ndtr(x)
+    assert np.allclose(exact, 0.5 * x * (1 + erf(x / np.sqrt(2))), rtol=1e-9, atol=1e-12)
+    exact_slope = ndtr(x) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+    unit = np.spacing(np.abs(exact).astype(np.float32)).astype(np.float64)
+    units = np.abs(y - exact) / np.maximum(unit, 2.0**-126)  # below the smallest normal number there is only zero
+    assert (units <= 4 + np.where(x < 0, x * x, 0)).all()
+    assert (np.abs(slope - exact_slope) <= 2.0**-22).all()
+
+
+# ---- promises --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("batch", "length"), [(128, 16), (7, 5), (33, 29)])
+def test_minibatches_have_the_same_bits_as_in_python(batch, length):
+    problem = retriever_problem("none", 16, batch, length=length)
+    for group, step in ((0, 0), (3, 99_999), (70_000, 2**20)):
+        for got, expected in zip(native.sample(problem, group, step), problem.minibatch(group, step), strict=True):
+            assert np.array_equal(got, expected)
+
+
+def test_weights_that_are_not_finite_have_no_score():
+    problem = retriever_problem("peri", hidden=16)
+    ensemble = make_ensemble(problem)
+    theta = part(initial_state(problem, ensemble), "theta")
+    theta["W_2"][1, 0, 0] = np.nan
+    validation = problem.task.validation(0, "selection", longest=32, sequences=3)
+    for engine in (NativeRetriever(problem, ensemble), TorchEngine(problem, ensemble)):
+        found = engine.evaluate(theta, validation)
+        assert np.isnan(found[1]).all()
+        assert np.isfinite(found[[0, 2]]).all()
+
+
+def test_an_evaluation_does_not_depend_on_its_pieces(monkeypatch):
+    problem = retriever_problem("peri", hidden=16)
+    ensemble = make_ensemble(problem)
+    engine = NativeRetriever(problem, ensemble)
+    theta = part(moved(problem, ensemble), "theta")
+    validation = problem.task.validation(0, "report", longest=64, sequences=30)
+    whole = engine.evaluate(theta, validation)
+    monkeypatch.setattr(native, "ITEMS_AT_ONCE", 100)
+    assert np.array_equal(whole, engine.evaluate(theta, validation))
+
+
+def test_padding_never_changes_a_result():
+    problem = retriever_problem("peri", hidden=16)
+    ensemble = make_ensemble(problem)
+    batches = [problem.minibatch(0, step) for step in range(2)]
+    dirty = []
+    for priority, kinds, lengths, labels in batches:
+        padding = np.arange(16) >= lengths[:, None]
+        dirty.append((np.where(padding, np.nan, priority), np.where(padding, 99, kinds), lengths, labels))
+    a, b = NativeRetriever(problem, ensemble), NativeRetriever(problem, ensemble)
+    a.advance(2, batches)
+    b.advance(2, dirty)
+    assert_same(a.dump(), b.dump())
+
+
+def test_what_it_cannot_do():
+    problem = retriever_problem("none", hidden=24)
+    with pytest.raises(ValueError, match="multiples of 16"):
+        NativeRetriever(problem, make_ensemble(problem))
+    assert "Maximum Retrieval" in NativeRetriever.supports(make_problem("none"))
+    problem = retriever_problem("none", hidden=16)
+    ensemble = make_ensemble(problem)
+    reader = NativeRetriever(retriever_problem("none", 16, attention="adaptive-temperature"), ensemble)
+    with pytest.raises(ValueError, match="softmax or log-n"):
+        reader.advance(1)
+    priority, kinds, lengths, labels = problem.minibatch(0, 0)
+    engine = NativeRetriever(problem, ensemble)
+    for wrong in ((priority, kinds + 10, lengths, labels), (priority, kinds, lengths + 16, labels)):
+        with pytest.raises(ValueError, match=r"classes are|items here"):
+            engine.advance(1, [wrong])

@@ -1,0 +1,186 @@
+"""The native engine of the transformer, beyond what every engine promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from helpers import BENIGN, TINY_TRANSFORMER, make_ensemble, transformer_problem
+from parity import assert_close, assert_parity
+
+from resharpen import streams
+from resharpen.engines.base import part
+from resharpen.engines.native.transformer import NativeTransformer, Sampler, kernel, ragged
+from resharpen.engines.torch_engine import TorchEngine
+from resharpen.models import Minimal, Transformer
+from resharpen.tasks.dyck import Dyck
+from resharpen.tasks.language import OwnLanguage
+from resharpen.tasks.tomita import Tomita
+
+ODD = Transformer(6, layers=1, d=36, heads=1, d_mlp=50)
+"""Widths above a vector, and not whole ones; a head of more than one vector."""
+PAPER = Transformer(6)
+
+
+def check_parity(problem, **options):
+    validation = problem.task.validation(0, "report", 2)
+    ensemble = make_ensemble(problem, 2, **BENIGN)
+    assert_parity(NativeTransformer, problem, ensemble, validation=validation, **options)
+
+
+def rows_of(*lengths, seed=0):
+    """A minibatch of sequences with the given lengths."""
+    rng = np.random.default_rng(seed)
+    shape = len(lengths), max(lengths)
+    real = np.arange(shape[1]) < np.array(lengths)[:, None]
+    inputs, targets = rng.integers(0, 6, shape) * real, rng.integers(0, 6, shape)
+    return inputs, targets, real
+
+
+BATCHES = {
+    "length-1": [rows_of(1)],
+    "length-1-often": [rows_of(*[1] * 5)],
+    "one-sequence": [rows_of(7)],
+    "around-the-vector": [rows_of(15, 16, 17), rows_of(1, 33, 31, 32)],
+    "around-a-block": [rows_of(23, 24, 25), rows_of(47, 49, 48)],
+    "around-a-chunk": [rows_of(127), rows_of(128, 2), rows_of(129, 3), rows_of(150, 64, 65)],
+}
+
+
+@pytest.mark.parametrize("lengths", BATCHES)
+@pytest.mark.parametrize("model", [TINY_TRANSFORMER, ODD], ids=["small", "odd"])
+def test_parity_of_odd_lengths(model, lengths):
+    check_parity(transformer_problem("all", model), batches=BATCHES[lengths], steps=(1, 10))
+
+
+@pytest.mark.parametrize("placement", ["none", "peri-init"])
+def test_parity_of_odd_sizes(placement):
+    check_parity(transformer_problem(placement, ODD, cap=24, batch=4))
+
+
+@pytest.mark.parametrize("placement", ["pre", "post", "peri"])
+def test_parity_at_the_size_of_the_paper(placement):
+    check_parity(transformer_problem(placement, PAPER, batch=16), steps=(1, 10))
+
+
+@pytest.mark.parametrize("march", ["x86-64-v3", "x86-64"])
+def test_parity_on_older_processors(march):
+    check_parity(transformer_problem("all"), march=march, steps=(1, 10))
+
+
+def test_gradient_far_from_the_start():
+    """Large weights, so that attention is sharp and the MLP is far into its bends: m after a step is the gradient."""
+    problem = transformer_problem("all", PAPER, batch=12)
+    ensemble = make_ensemble(problem, **BENIGN, one_minus_beta1=1.0, max_gradient_norm=100.0)
+    engines = (
+        TorchEngine(problem, ensemble, "float64"),
+        TorchEngine(problem, ensemble),
+        NativeTransformer(problem, ensemble),
+    )
+    rng = np.random.default_rng(0)
+    start = engines[0].dump()
+    for name in part(start, "theta"):
+        start[f"theta.{name}"] = rng.standard_normal(start[f"theta.{name}"].shape).astype(np.float32) * np.float32(0.4)
+    states = []
+    for engine in engines:
+        engine.load(start)
+        engine.advance(1)
+        states.append(engine.dump())
+    assert_close(states, ["loss", *(name for name in start if name.startswith("m."))])
+
+
+# ---- sampling --------------------------------------------------------------------------------------------------------
+
+COIN = OwnLanguage.from_data(
+    {
+        "states": {
+            "even": {"t": [0.2, "even"], "h": [0.5, "odd"], "end": 0.3},
+            "odd": {"t": [0.9, "odd"], "h": [0.1, "even"]},
+        }
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "task", [Dyck(2, 3), Dyck(8, 10), Dyck(32, 3), Tomita(3), Tomita(7), COIN], ids=lambda t: t.name
+)
+@pytest.mark.parametrize("cap", [1, 3, 50, 129])
+def test_minibatches_are_those_of_numpy(task, cap):
+    problem = transformer_problem(task=task, cap=cap, batch=9)
+    inputs, targets, lengths = Sampler(kernel(TINY_TRANSFORMER), task.automaton)(problem, group=5, first=11, n=3)
+    for step, length_N in enumerate(lengths):
+        expected = ragged(problem.minibatch(5, 11 + step))
+        n = int(length_N.sum())
+        assert (length_N == expected[2][0]).all()
+        assert (inputs[:n] == expected[0]).all()
+        assert (targets[:n] == expected[1]).all()
+        inputs, targets = inputs[n:], targets[n:]
+    assert len(inputs) == 0
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A task without an automaton: a token, again and again."""
+
+    vocabulary: int = 6
+
+    def batch(self, key, group, step, n, train_length):
+        words = streams.words(key, n, group, step)
+        tokens = np.repeat(streams.below(words, self.vocabulary)[:, None], train_length, axis=1)
+        return tokens, tokens, np.ones(tokens.shape, bool)
+
+
+def test_a_python_task_trains_on_both_engines():
+    problem = transformer_problem(task=Repeat(), cap=5)
+    ensemble = make_ensemble(problem, **BENIGN)
+    native, torch = NativeTransformer(problem, ensemble), TorchEngine(problem, ensemble)
+    for engine in (native, torch):
+        engine.advance(20)
+    a, b = native.dump(), torch.dump()
+    assert all(np.allclose(a[name], b[name], rtol=1e-3, atol=1e-5) for name in b)
+
+
+# ---- bits ------------------------------------------------------------------------------------------------------------
+
+
+def test_padding_stays_zero():
+    problem = transformer_problem("all", ODD)
+    engine = NativeTransformer(problem, make_ensemble(problem))
+    engine.advance(30)
+    used = np.concatenate([where.ravel() for where in engine._positions.values()])
+    assert len(np.unique(used)) == len(used)
+    padding = np.delete(engine._state_RxPartsxX, used, axis=2)
+    assert padding.shape[2] > 0
+    assert (padding == 0).all()
+
+
+# ---- evaluation ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("placement", ["all", "none"])
+def test_scores_do_not_depend_on_what_is_scored_beside_them(placement):
+    """Only scored positions pass through the last layer: the same numbers as when all do."""
+    problem = transformer_problem(placement)
+    engine = NativeTransformer(problem, make_ensemble(problem))
+    engine.advance(5)
+    weights = part(engine.dump(), "theta")
+    prefixes = problem.task.validation(0, "selection", 5).bin(63)
+    some = engine.evaluate(weights, prefixes)
+    every = replace(prefixes, scored_NxL=np.arange(63) < prefixes.scored_NxL.cumsum(1).argmax(1)[:, None] + 1)
+    assert every.scored_NxL.sum() > prefixes.scored_NxL.sum()
+    picked = engine.evaluate(weights, every)[:, prefixes.scored_NxL[every.scored_NxL]]
+    assert np.allclose(some, picked, rtol=1e-5, atol=1e-6)
+
+
+def test_bad_input():
+    problem = transformer_problem()
+    engine = NativeTransformer(problem, make_ensemble(problem))
+    inputs, targets, real = rows_of(4, 4)
+    with pytest.raises(ValueError, match="padding is at the end"):
+        engine.advance(1, [(inputs, targets, real ^ (np.arange(4) == 1))])
+    with pytest.raises(ValueError, match="vocabulary of 6"):
+        engine.advance(1, [(inputs + 6, targets, real)])
+    assert "knows the transformer" in NativeTransformer.supports(replace(problem, model=Minimal.smallest(6)))
+    with pytest.raises(ValueError, match="knows softmax"):
+        NativeTransformer(transformer_problem(attention="log-n"), make_ensemble(problem))

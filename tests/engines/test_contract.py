@@ -1,0 +1,220 @@
+"""What every engine promises: torch for each model family, and the native one of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from helpers import (
+    BENIGN,
+    EVERYTHING,
+    assert_same,
+    make_ensemble,
+    minimal_problem,
+    moved,
+    retriever_problem,
+    transformer_problem,
+)
+from parity import assert_parity
+
+from resharpen.engines.base import Problem, part, weights_of
+from resharpen.engines.native.minimal import NativeMinimal
+from resharpen.engines.native.retriever import NativeRetriever
+from resharpen.engines.native.transformer import NativeTransformer
+from resharpen.engines.torch_engine import TorchEngine
+from resharpen.models import PLACEMENTS, RETRIEVER_PLACEMENTS
+
+NATIVE = {"minimal": NativeMinimal, "transformer": NativeTransformer, "retriever": NativeRetriever}
+PROBLEMS = {
+    "minimal-peri": minimal_problem("peri"),
+    "minimal-post": minimal_problem("post", 9, 2),
+    "minimal-none": minimal_problem("none", 4, 3),
+    "transformer-peri": transformer_problem("peri"),
+    "transformer-none": transformer_problem("none"),
+    **{f"retriever-{name}": retriever_problem(name, hidden=16) for name in RETRIEVER_PLACEMENTS},
+}
+POISONED = {
+    "minimal": ("W_Q", "W_V", "U"),
+    "transformer": ("0.attention.W_Q", "1.mlp.W_1", "U"),
+    "retriever": ("W_1", "W_2", "K", "V", "W_4", "b_3", "q"),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    problem: Problem
+    native: bool
+
+    @property
+    def family(self):
+        return self.problem.model.kind
+
+    def engine(self, ensemble):
+        return (NATIVE[self.family] if self.native else TorchEngine)(self.problem, ensemble)
+
+    def validation(self):
+        sizes = {"transformer": {"sequences": 2}, "retriever": {"longest": 32, "sequences": 20}}
+        return self.problem.task.validation(0, "selection", **sizes.get(self.family, {}))
+
+
+CASES = {
+    f"{'native' if native else 'torch'}-{name}": Case(problem, native)
+    for name, problem in PROBLEMS.items()
+    for native in (False, True)
+}
+every_engine = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+every_native = pytest.mark.parametrize(
+    "case", [case for case in CASES.values() if case.native], ids=[name for name in CASES if name.startswith("native")]
+)
+
+
+@every_engine
+def test_resume_is_bit_exact(case):
+    first, rest = (31, 39) if case.native else (4, 5)
+    ensemble = make_ensemble(case.problem)
+    whole, begun, resumed = (case.engine(ensemble) for _ in range(3))
+    whole.advance(first + rest)
+    begun.advance(first)
+    saved = begun.dump()
+    begun.advance(2)  # to be forgotten: what was dumped is a copy
+    resumed.load(saved)
+    assert resumed.step == first
+    resumed.advance(rest)
+    assert_same(whole.dump(), resumed.dump())
+
+
+@every_engine
+def test_own_minibatches_and_given_ones_give_the_same_bits(case):
+    ensemble = make_ensemble(case.problem, range(16, 19))
+    own, given = case.engine(ensemble), case.engine(ensemble)
+    own.advance(5)
+    given.advance(5, [case.problem.minibatch(1, step) for step in range(5)])
+    assert_same(own.dump(), given.dump())
+
+
+@every_engine
+def test_what_is_known_without_a_dump(case):
+    engine = case.engine(make_ensemble(case.problem))
+    state = engine.dump()
+    state["diverged_at"][1] = 0
+    engine.load(state)
+    engine.advance(3)
+    assert engine.step == engine.dump()["step"] == 3
+    assert engine.diverged_at.tolist() == engine.dump()["diverged_at"].tolist() == [-1, 0, -1]
+    engine.diverged_at[0] = 5
+    assert engine.diverged_at[0] == -1
+
+
+@pytest.mark.parametrize("draws", [[2, 9], [5], [3, 9, 14]], ids=str)
+@every_engine
+def test_a_model_does_not_depend_on_its_neighbours(case, draws):
+    everyone, some = (case.engine(make_ensemble(case.problem, chosen)) for chosen in (16, draws))
+    n = 50 if case.native and case.family == "minimal" else 5
+    everyone.advance(n)
+    some.advance(n)
+    a, b = everyone.dump(), some.dump()
+    if not case.native:  # torch chooses its kernels by the size of the whole ensemble
+        return [
+            np.testing.assert_allclose(x, a[name] if name == "step" else a[name][draws], rtol=1e-4, atol=1e-6)
+            for name, x in b.items()
+        ]
+    assert_same(a, b, draws)
+    validation = case.validation()
+    scores, of_some = (
+        engine.evaluate(weights_of(state, engine.ensemble, "bema"), validation)
+        for engine, state in ((everyone, a), (some, b))
+    )
+    assert np.array_equal(scores[draws], of_some)
+
+
+# ---- divergence ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("n_models", [16, 3])
+@every_engine
+def test_poison_stays_in_its_model(case, n_models, poison):
+    """The model is frozen from the step of divergence on, its loss too, and its neighbours keep their bits."""
+    ensemble = make_ensemble(case.problem, n_models)
+    others = np.arange(n_models) != 1
+    for name in POISONED[case.family]:
+        clean, poisoned = case.engine(ensemble), case.engine(ensemble)
+        clean.advance(3)
+        state = clean.dump()
+        state[f"theta.{name}"][1].flat[0] = poison
+        poisoned.load(state)
+        clean.advance(4)
+        poisoned.advance(4)
+        a, b = clean.dump(), poisoned.dump()
+        assert b["diverged_at"].tolist() == [3 if m == 1 else -1 for m in range(n_models)], name
+        assert_same({key: x if key == "step" else x[others] for key, x in a.items()}, b, others)
+        frozen = {key: x for key, x in state.items() if key not in ("step", "diverged_at")}
+        assert_same({key: b[key] for key in frozen}, {key: x[[1]] for key, x in frozen.items()}, [1])
+        if np.isnan(poison):
+            scores = poisoned.evaluate(part(b, "theta"), case.validation())
+            assert np.isnan(scores[1]).all()
+            assert np.array_equal(scores[others], clean.evaluate(part(a, "theta"), case.validation())[others])
+
+
+@pytest.mark.parametrize("family", NATIVE)
+def test_an_explosion_is_marked_and_frozen(family):
+    problem = PROBLEMS[f"{family}-none"]
+    ensemble = make_ensemble(problem, peak_learning_rate=1e30, weight_decay=1.0, warmup_steps=0)
+    torch, native = TorchEngine(problem, ensemble), NATIVE[family](problem, ensemble)
+    for engine in (torch, native):
+        engine.advance(20)
+        frozen = engine.dump()
+        assert (frozen["diverged_at"] >= 0).all()
+        assert np.isfinite(frozen["loss"]).all()
+        engine.advance(5)
+        assert_same({**frozen, "step": np.array([25])}, engine.dump())
+    assert np.array_equal(native.diverged_at, torch.diverged_at)
+
+
+# ---- one state, two engines ------------------------------------------------------------------------------------------
+
+
+@every_native
+def test_they_start_from_the_same_state(case):
+    ensemble = make_ensemble(case.problem, range(16, 32))
+    assert_same(case.engine(ensemble).dump(), TorchEngine(case.problem, ensemble).dump())
+
+
+@every_native
+def test_either_engine_opens_the_state_of_the_other(case):
+    ensemble = make_ensemble(case.problem)
+    torch, native = TorchEngine(case.problem, ensemble), case.engine(ensemble)
+    torch.advance(3)
+    native.load(torch.dump())
+    assert_same(torch.dump(), native.dump())
+    native.advance(3)
+    torch.load(native.dump())
+    assert_same(torch.dump(), native.dump())
+    for which in ("train", "bema"):
+        weights = weights_of(native.dump(), ensemble, which)
+        a, b = (engine.evaluate(weights, case.validation()) for engine in (torch, native))
+        assert np.isclose(a, b, rtol=1e-3, atol=1e-5).mean() > 0.99  # of answers, right or wrong, one may be close
+
+
+@pytest.mark.parametrize(("v", "s"), [(4, 3), (9, 8), (9, 2)])
+@pytest.mark.parametrize("placement", [*PLACEMENTS, "two-after"])
+def test_parity_of_the_minimal_transformer(placement, v, s):
+    problem = minimal_problem(placement, v, s)
+    validation = problem.task.validation(0, "selection")
+    assert_parity(NativeMinimal, problem, make_ensemble(problem, 16, **BENIGN), validation=validation)
+
+
+@pytest.mark.parametrize("placement", EVERYTHING)
+def test_parity_of_the_transformer(placement):
+    problem = transformer_problem(placement, cap=24, batch=4)
+    validation = problem.task.validation(0, "report", 2)
+    assert_parity(NativeTransformer, problem, make_ensemble(problem, 2, **BENIGN), validation=validation)
+
+
+@pytest.mark.parametrize("placement", RETRIEVER_PLACEMENTS)
+@pytest.mark.parametrize("middle", [False, True], ids=["start", "middle"])
+def test_parity_of_the_retriever(placement, middle):
+    problem = retriever_problem(placement)
+    ensemble = make_ensemble(problem, **({"peak_learning_rate": (1e-4, 1e-3)} if middle else {}))
+    assert_parity(NativeRetriever, problem, ensemble, start=moved(problem, ensemble) if middle else None)
