@@ -10,7 +10,7 @@ Shapes: R rows (models, and whatever a kernel wants after them), M models, X flo
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, c_bool, c_int32, c_int64, c_void_p
 from typing import Any, ClassVar
 
@@ -61,7 +61,6 @@ class NativeEngine:
     """A kernel, and the rows of models that it advances."""
 
     name = "native"
-    KERNEL: ClassVar[Callable[[Model, str], ctypes.CDLL]]
     STEPS_AT_ONCE: ClassVar[int]
     """Steps in one call of the kernel."""
 
@@ -72,7 +71,7 @@ class NativeEngine:
         if reason := self.supports(problem, training=False):
             raise ValueError(reason)
         self.problem, self.ensemble = problem, ensemble
-        self._kernel = self.KERNEL(problem.model, march)
+        self._kernel = self.kernel(problem.model, march)
         self._key = np.array(problem.batch_key, np.uint32)
         placement, parameters = problem.parts.placement, problem.model.parameters(problem.parts)
         self._placement = np.array([getattr(placement, position) for position in POSITIONS], np.bool_)
@@ -128,6 +127,10 @@ class NativeEngine:
         raise NotImplementedError
 
     # ---- what a kernel decides ----
+
+    @staticmethod
+    def kernel(model: Model, march: str) -> ctypes.CDLL:
+        raise NotImplementedError
 
     def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Positions, int]:
         """The position of every weight among the floats of a model, and how many floats there are."""

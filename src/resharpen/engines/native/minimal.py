@@ -46,7 +46,7 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
 
 
 class NativeMinimal(NativeEngine):
-    KERNEL = staticmethod(kernel)
+    kernel = staticmethod(kernel)
     STEPS_AT_ONCE = 2048  # their table of learning rates and so on is half a megabyte
 
     def __init__(self, problem: Problem, ensemble: Ensemble, march: str = "native", merge: bool = True):
@@ -94,7 +94,8 @@ class NativeMinimal(NativeEngine):
             raise ValueError("the native engine takes sequences of one length")
         if (np.diff(np.sort(inputs_NxL, axis=1), axis=1) == 0).any():
             raise ValueError("the native engine takes sequences of distinct tokens")
-        self._train_on(1, *inputs_NxL.shape, pointer(inputs_NxL), pointer(targets_NxL))
+        n, length = inputs_NxL.shape
+        self._train_on(1, n, length, pointer(inputs_NxL), pointer(targets_NxL))
 
     def _train_on(self, n: int, batch: int, length: int, inputs: int | None = None, targets: int | None = None) -> None:
         self._train(n, inputs, targets, batch, length, pointer(self._key), self.ensemble.group, self._merge)

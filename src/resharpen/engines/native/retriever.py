@@ -56,7 +56,7 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
 
 
 class NativeRetriever(NativeEngine):
-    KERNEL = staticmethod(kernel)
+    kernel = staticmethod(kernel)
     STEPS_AT_ONCE = 64  # a model takes them all before the next one does, so that its weights stay in the cache
 
     @staticmethod
@@ -112,7 +112,8 @@ class NativeRetriever(NativeEngine):
         check_items(items, label_N, self.problem.task.vocabulary)
         priority = np.ascontiguousarray(items.priority, np.float32)
         integers = [np.ascontiguousarray(x, np.int32) for x in (items.kind, items.length, label_N)]
-        self._train_on(1, *priority.shape, (priority, *integers))
+        n, length = priority.shape
+        self._train_on(1, n, length, (priority, *integers))
 
     def _train_on(self, n: int, batch: int, length: int, given: tuple[NDArray, ...] | None = None) -> None:
         arrays = [None] * 4 if given is None else map(pointer, given)

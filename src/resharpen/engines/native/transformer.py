@@ -56,7 +56,7 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
 
 
 class NativeTransformer(NativeEngine):
-    KERNEL = staticmethod(kernel)
+    kernel = staticmethod(kernel)
     STEPS_AT_ONCE = 16  # their minibatches are drawn before the models train on them, one model after another
 
     def __init__(self, problem: Problem, ensemble: Ensemble, march: str = "native"):

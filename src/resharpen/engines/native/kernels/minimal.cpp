@@ -7,6 +7,8 @@
 
 using namespace resharpen;
 
+constexpr double kLn2 = 0.6931471805599453;
+
 extern "C" {
 
 // Advance an ensemble by n_steps, on its own minibatches or, for a single step, on the given one.
@@ -25,6 +27,7 @@ void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targ
         model->gradient_of(batch, parts.theta, gradient.get());
         update(parts, gradient.get(), 1.0f / (float(n) * float(length)), model->size, Minimal::kWQ, Minimal::kGains,
                *a->hyperparameters, a->table[i], a->first_step + i, a->diverged_at);
+        for (int lane = 0; lane < kLanes; lane++) a->add_loss(lane, model->total_bits[lane] * kLn2 / (double(n) * length));
     }
 }
 

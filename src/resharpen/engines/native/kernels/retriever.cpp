@@ -43,9 +43,11 @@ void train(const Training<float>* a, int32_t remedy, const float* priority, cons
         const Parts parts(reinterpret_cast<f32x16*>(theta), vectors);
         const auto& hyper = a->hyperparameters[m];
         for (int i = 0; i < a->n_steps && a->diverged_at[m] < 0; i++) {
-            model->gradient_of(batches[i], theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
+            const double loss =
+                model->gradient_of(batches[i], theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
             update(parts, gradient.data(), norm_of(gradient.data(), vectors), vectors, 0, Retriever::kDecayEnd / kLanes,
                    hyper, a->table[m * a->n_steps + i], a->first_step + i, a->diverged_at[m]);
+            a->add_loss(m, loss);
         }
     }
 }

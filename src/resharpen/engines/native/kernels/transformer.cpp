@@ -35,10 +35,12 @@ void train(const Training<float>* a, const float* cosine, const float* sine, con
         const auto& hyper = a->hyperparameters[m];
         Ragged batch{inputs, targets, lengths, n};
         for (int i = 0; i < a->n_steps && a->diverged_at[m] < 0; i++) {
-            model->gradient_of(batch, theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
+            const double loss =
+                model->gradient_of(batch, theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
             const float norm = std::sqrt(sum_of_squares(gradient.data(), vectors));
             update(parts, gradient.data(), norm, vectors, Transformer::kQKV / kLanes, Transformer::kGains / kLanes,
                    hyper, a->table[m * a->n_steps + i], a->first_step + i, a->diverged_at[m]);
+            a->add_loss(m, loss);
             int tokens = 0;
             for (int j = 0; j < n; j++) tokens += batch.lengths[j];
             batch.inputs += tokens, batch.targets += tokens, batch.lengths += n;

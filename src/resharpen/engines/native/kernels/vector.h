@@ -244,6 +244,26 @@ RESHARPEN_INLINE f32x16 exp2_nonpositive(f32x16 a) {
 }
 constexpr float kLog2E = 1.44269504f;
 
+// log2(x) for a normal x > 0, to 3e-7 + half an ulp.
+//
+// x = 2^n (1 + f) with f in [-1/4, 1/2): the polynomial is the minimax of log2(1 + f) / f times f, 5e-8 off at most.
+RESHARPEN_INLINE f32x16 log2(f32x16 a) {
+    return map(
+        [](FloatPart x) -> FloatPart {
+            const IntPart n = ((IntPart)x - 0x3f400000) >> 23;
+            const FloatPart f = (FloatPart)((IntPart)x - (n << 23)) - 1.0f;
+            FloatPart p = -0.0908790305f * f + 0.201280653f;
+            p = p * f - 0.251942098f;
+            p = p * f + 0.290806234f;
+            p = p * f - 0.360261053f;
+            p = p * f + 0.48080194f;
+            p = p * f - 0.7213521f;
+            p = p * f + 1.44269586f;
+            return p * f + __builtin_convertvector(n, FloatPart);
+        },
+        a);
+}
+
 template <int N>
 RESHARPEN_INLINE f32x16 dot(const f32x16* a, const f32x16* b) {
     f32x16 even = a[0] * b[0], odd = broadcast(0);

@@ -30,23 +30,25 @@ class Retriever : public RetrieverTraining {
   public:
     using RetrieverTraining::RetrieverTraining;
 
-    // The gradient of the mean negative log likelihood of a minibatch.
-    void gradient_of(const RetrievalBatch& batch, const float* theta, float epsilon, float* gradient) {
+    // The gradient of the mean negative log likelihood of a minibatch, which it returns.
+    double gradient_of(const RetrievalBatch& batch, const float* theta, float epsilon, float* gradient) {
         prepare(theta, epsilon, true);
         d = gradient;
         first_block = true;
+        double loss = 0;
         clear(kW1, kW2), clear(kQ, kW3), clear(kW4, size);
         std::fill(d_key, d_key + H, 0.0f);
         for (int first = 0; first < batch.n(); first += kBlock) {
             const int end = std::min(first + kBlock, batch.n());
             attend_block(batch, first, end);
             head_forward(end - first);
-            head_backward(end - first, &batch.label[first], 1.0f / float(batch.n()));
+            loss += head_backward(end - first, &batch.label[first], 1.0f / float(batch.n()));
             attend_block_backward(batch, first, end);
             first_block = false;
         }
         key_backward();
         for (int c = 0; c < C; c++) add_row<kV>(d + kB1, 1, d + kW1 + (1 + c) * H);
+        return loss / batch.n();
     }
 
     // For n sequences: 1 or 0 for a right or wrong answer (NaN without finite logits), the entropy of attention and its

@@ -56,11 +56,12 @@ class RetrieverHead : public RetrieverItems {
 
     Rows<kRow>& after_norm() { return norm_out ? normed : z; }
 
-    // Leaves the gradient by `mixed` in d_other.
-    void head_backward(int n, const int* label, float scale) {
+    // Leaves the gradient by `mixed` in d_other; returns the summed negative log likelihood.
+    double head_backward(int n, const int* label, float scale) {
+        double loss = 0;
         for (int s = 0; s < n; s++) {
-            float* row = logits[s];
-            softmax(row, C, 1, row);
+            float *row = logits[s], logit = row[label[s]];
+            loss += softmax(row, C, 1, row).negative_log_likelihood(logit);
             row[label[s]] -= 1;
             for (int c = 0; c < 16; c++) row[c] = c < C ? scale * row[c] : 0;
         }
@@ -79,6 +80,7 @@ class RetrieverHead : public RetrieverItems {
         weight_gradient(n, mixed, d_other, d + kValue, nullptr);
         std::swap(d_row, d_other);
         gemm(n, H, kV, {d_row.data(), kRow, 1}, row_major(ValueT.data(), kRow), d_other.data(), kRow);
+        return loss;
     }
 
     //     dgain_i += x_i r dy_i          dx_i = r gain_i dy_i - r^3 x_i / H * sum_k x_k gain_k dy_k

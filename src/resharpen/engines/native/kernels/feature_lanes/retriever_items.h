@@ -56,19 +56,22 @@ class RetrieverItems : public RetrieverWeights {
     }
 
     // weight = softmax(factor e); both have room for whole vectors, and what is beyond n is not changed.
-    static void softmax(const float* e, int n, float factor, float* weight) {
+    static Normalizer softmax(const float* e, int n, float factor, float* weight) {
         constexpr float kLowest = -std::numeric_limits<float>::infinity();
         f32x16 highest = broadcast(kLowest), sum = broadcast(0);
         for (int i = 0; i < n; i += 16)
             highest = max(highest, first_lanes(std::min(16, n - i), factor * load(e + i), kLowest));
-        highest = broadcast(horizontal_max(highest));
+        const float max_e = horizontal_max(highest);
+        highest = broadcast(max_e);
         auto u = [&](int i) {
             const f32x16 x = exp_nonpositive(factor * load(e + i) - highest);
             return first_lanes(std::min(16, n - i), x, 0);
         };
         for (int i = 0; i < n; i += 16) sum += u(i);
-        const f32x16 scale = broadcast(1.0f / horizontal_sum(sum));
+        const Normalizer by{max_e, horizontal_sum(sum)};
+        const f32x16 scale = broadcast(1.0f / by.sum);
         for (int i = 0; i < n; i += 16) store_first(weight + i, std::min(16, n - i), u(i) * scale);
+        return by;
     }
 };
 

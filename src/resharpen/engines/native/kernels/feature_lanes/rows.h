@@ -80,6 +80,12 @@ RESHARPEN_INLINE f32x16 exp_nonpositive(f32x16 a) {
     return y + (0.693147181f * rest) * y;
 }
 
+// The largest of some logits, and the sum of exp(logit - largest).
+struct Normalizer {
+    float highest, sum;
+    double negative_log_likelihood(float logit) const { return std::log(double(sum)) + (double(highest) - logit); }
+};
+
 // ---- rows in memory ----------------------------------------------------------------------------------------------
 
 template <int VECTORS>

@@ -15,12 +15,13 @@ class Transformer : public TransformerBackward {
   public:
     using TransformerBackward::TransformerBackward;
 
-    // The gradient of the mean negative log likelihood; overwrites `gradient`.
-    void gradient_of(const Ragged& batch, const float* theta, float epsilon, float* gradient) {
+    // The gradient of the mean negative log likelihood, which it returns; overwrites `gradient`.
+    double gradient_of(const Ragged& batch, const float* theta, float epsilon, float* gradient) {
         prepare(theta, epsilon, true);
         this->gradient = gradient;
         std::memset(gradient, 0, sizeof(float) * size);
         int tokens = 0;
+        double loss = 0;
         for (int i = 0; i < batch.n; i++) tokens += batch.lengths[i];
         const int32_t *inputs = batch.inputs, *targets = batch.targets;
         for (int i = 0; i < batch.n;) {
@@ -30,11 +31,12 @@ class Transformer : public TransformerBackward {
             while (i < batch.n && total + batch.lengths[i] <= kTogether);
             open(inputs, batch.lengths + begin, i - begin, total);
             forward(0);
-            loss_backward(targets, 1.0f / float(tokens));
+            loss += loss_backward(targets, 1.0f / float(tokens));
             backward();
             inputs += total, targets += total;
         }
         tokens_backward();
+        return loss / tokens;
     }
 
     // TVD against p_star [scored, V], or the logit of a marked token, at the scored positions of a sequence.

@@ -9,16 +9,20 @@ class TransformerBackward : public TransformerForward {
   protected:
     using TransformerForward::TransformerForward;
 
-    // d logits = (softmax - target) * scale, then U and the last norm: leaves the derivative by `last` in d_x.
-    void loss_backward(const int32_t* targets, float scale) {
+    // d logits = (softmax - target) * scale, then U and the last norm: leaves the derivative by `last` in d_x. Returns
+    // the summed negative log likelihood.
+    double loss_backward(const int32_t* targets, float scale) {
         constexpr int N = VP / kLanes;
         f32x16 row[DN];
         RowSum<DN> d_gain;
+        double loss = 0;
         chunks(0, n_tokens, [&](int begin, int n) {
             for (int i = begin; i < begin + n; i++) {
                 float* z = at(logits, i, VP);
                 f32x16 e[N];
-                const float inverse = softmax(z, e);
+                const Normalizer by = softmax(z, e);
+                const float inverse = 1.0f / by.sum;
+                loss += by.negative_log_likelihood(z[targets[i]]);
                 for (int j = 0; j < N; j++) store(z + j * kLanes, (scale * inverse) * e[j]);
                 z[targets[i]] -= scale;
             }
@@ -34,6 +38,7 @@ class TransformerBackward : public TransformerForward {
                 }
         });
         if (placement.unembedding_in) d_gain.add_to(gradient + gain_unembedding);
+        return loss;
     }
 
     static void add_row(float* to, const f32x16* d) {

@@ -146,26 +146,27 @@ class TransformerForward : public TransformerBuffers {
         }
     }
 
-    // exp(z - max) of the row in VP / 16 vectors, 0 in the padding; returns the inverse of the sum.
-    RESHARPEN_INLINE float softmax(const float* z, f32x16* e) {
+    // exp(z - max) of the row in VP / 16 vectors, 0 in the padding; returns the maximum and the sum.
+    RESHARPEN_INLINE Normalizer softmax(const float* z, f32x16* e) {
         constexpr int N = VP / kLanes, kRest = V - (N - 1) * kLanes;
         f32x16 highest = broadcast(-INFINITY), sum = broadcast(0);
         for (int j = 0; j < N; j++) {
             e[j] = load(z + j * kLanes);
             highest = max(highest, j == N - 1 ? first_lanes(kRest, e[j], -INFINITY) : e[j]);
         }
-        const f32x16 top = broadcast(horizontal_max(highest));
+        const float max_z = horizontal_max(highest);
+        const f32x16 top = broadcast(max_z);
         for (int j = 0; j < N; j++) {
             e[j] = exp2_below(kLog2E * (e[j] - top));
             if (j == N - 1) e[j] = first_lanes(kRest, e[j], 0);
             sum += e[j];
         }
-        return 1.0f / horizontal_sum(sum);
+        return {max_z, horizontal_sum(sum)};
     }
 
     float total_variation(const float* z, const float* p_star) {
         f32x16 e[VP / kLanes];
-        const float inverse = softmax(z, e), *p = reinterpret_cast<const float*>(e);
+        const float inverse = 1.0f / softmax(z, e).sum, *p = reinterpret_cast<const float*>(e);
         float sum = 0;
         for (int t = 0; t < V; t++) sum += std::fabs(p[t] * inverse - p_star[t]);
         return 0.5f * sum;

@@ -49,10 +49,13 @@ class Minimal : public MinimalStates {
     // Whether minibatches of this length hold enough large sets for `subsets` to pay; measured.
     static constexpr bool subsets_pay(int length) { return V <= 9 && length >= 5; }
 
+    double total_bits[kLanes];  // the summed negative log2 likelihood of the last minibatch
+
     // The gradient of the summed negative log likelihood of a minibatch; adds to nothing, overwrites `gradient`.
     void gradient_of(const Minibatch<V>& batch, const f32x16* theta, f32x16* gradient) {
         tokens_forward(theta);
         clear_gradients(gradient);
+        clear(total_bits);
         for (int t = 0; t < V; t++) {
             if (batch.begin[t] == batch.begin[t + 1]) continue;
             norm_after() ? train_states<kColumns>(t, batch) : train_states<V + 1>(t, batch);
@@ -77,6 +80,7 @@ class Minimal : public MinimalStates {
     template <int COLUMNS>
     void train_states(int t, const Minibatch<V>& batch) {
         weigh_tokens<COLUMNS>(t);
+        few_bits = broadcast(0);
         const int end = batch.begin[t + 1];
         for (int first = batch.begin[t], n; first < end; first += n) {
             n = end - first < kAtOnce ? end - first : kAtOnce;
@@ -88,6 +92,9 @@ class Minimal : public MinimalStates {
             attend_backward<COLUMNS>(t, n);
         }
         weigh_tokens_backward<COLUMNS>(t);
+        float lanes[kLanes];
+        store(lanes, few_bits);
+        for (int lane = 0; lane < kLanes; lane++) total_bits[lane] += lanes[lane];
     }
 
     template <int COLUMNS>

@@ -24,6 +24,7 @@ class MinimalStates : public MinimalAttention {
     };
 
     State block[kBlock];
+    f32x16 few_bits;  // negative log2 likelihood of the states of one last token
 
     // Forward and backward of COUNT states, from sums to their gradients.
     template <int COUNT>
@@ -120,7 +121,7 @@ class MinimalStates : public MinimalAttention {
         return 0.5f * sum;
     }
 
-    // d logits = weight p - counts, with logits = r_1 r_2 (B_t + o_scale T) on to B_t, T and the scalars.
+    // The loss, and d logits = weight p - counts, with logits = r_1 r_2 (B_t + o_scale T) on to B_t, T and the scalars.
     template <int COUNT>
     void logits_backward(int t, const Minibatch<V>& batch, int first) {
         for (int b = 0; b < COUNT; b++) {
@@ -128,14 +129,17 @@ class MinimalStates : public MinimalAttention {
             const auto& counted = batch.sorted(first + b);
             const f32x16 weight = counted.weight * s.inverse_sum, r = s.r_1 * s.r_2, d_T = r * s.o_scale;
             f32x16 along_logits[2] = {broadcast(0), broadcast(0)}, along_T[2] = {broadcast(0), broadcast(0)};
+            f32x16 chosen[2] = {broadcast(0), broadcast(0)};
             RESHARPEN_UNROLL
             for (int w = 0; w < V; w++) {
                 const f32x16 d = weight * s.d_logits[w] - broadcast(counted.counts[w]);
+                chosen[w % 2] += counted.counts[w] * s.scaled[w];
                 along_logits[w % 2] += d * s.scaled[w];
                 along_T[w % 2] += d * s.sum[w];
                 s.d_logits[w] = d;
                 s.sum[w] = d_T * d;
             }
+            few_bits += counted.weight * (s.log2_shift - log2(s.inverse_sum)) - s.log2_scale * (chosen[0] + chosen[1]);
             s.d_r = along_logits[0] + along_logits[1];
             s.d_o_scale = r * (along_T[0] + along_T[1]);
         }
