@@ -20,9 +20,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from trainers import Trainer, minibatches, probe, reference_loss
-
 from resharpen.experiments.machine import cores, provenance
+from trainers import Trainer, minibatches, probe, reference_loss
 
 NATIVE = "resharpen-native"
 CORES = cores()

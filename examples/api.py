@@ -12,8 +12,8 @@ import resharpen as rs
 task = rs.SetComplement(6)
 spec = rs.Experiment(
     name="api",
-    settings=(rs.Setting(task, 3, rs.Minimal(vocabulary=6, d=5, d_k=1, d_v=5)),),
-    placements={"pre": rs.PLACEMENTS["pre"], "mine": rs.Placement(block_out=True, unembedding_in=True)},
+    settings=(rs.Setting(task, 3),),
+    variants={"pre": rs.Variant("pre"), "mine": rs.Variant(rs.Placement(block_out=True, unembedding_in=True))},
     models=16,
     steps=2_000,
     checkpoints=10,
@@ -23,9 +23,9 @@ if __name__ == "__main__":  # workers are spawned processes: they import this fi
     run = rs.run(spec, "runs/api", workers=2)
 
     table = rs.scores(run)  # a polars DataFrame: one row a model and kind of weights
-    print(table.group_by("placement", "weights").agg(pl.col("score").quantile(0.1).alias("best TVD")))
+    print(table.group_by("variant", "weights").agg(pl.col("score").quantile(0.1).alias("best TVD")))
 
-    best = table.filter(placement="mine").sort("score").row(0, named=True)
+    best = table.filter(variant="mine").sort("score").row(0, named=True)
     model = rs.load_model(run, best["model"], weights=best["weights"])
     print(best["model"], model([[0, 3], [1, 2, 4, 5]]).round(3))  # next-token probabilities
     print(model.module())  # the same as a torch.nn.Module

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from resharpen.experiments.spec import Experiment, Setting
+
 from resharpen.models import PLACEMENTS, Minimal
 from resharpen.tasks import SetComplement
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from resharpen.experiments.spec import Setting
 
 from resharpen.engines.base import Ensemble, Problem, initial_state, part
-from resharpen.experiments.spec import Setting
 from resharpen.models import PLACEMENTS, RETRIEVER_PLACEMENTS, Minimal, Placement, Retriever, Transformer
 from resharpen.optim.hyperparameters import TABLE, draw, narrowed
 from resharpen.tasks import SetComplement

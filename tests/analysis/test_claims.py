@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from resharpen.experiments.runner import run
 
 from resharpen.analysis.claims import claims
 from resharpen.analysis.claims.finding import paired_only
 from resharpen.analysis.claims.set_complement import SetComplementClaims
 from resharpen.analysis.scores import scores, tidy_results
-from resharpen.experiments.runner import run
 
 PLACEMENTS = ("pre", "post", "peri", "peri-init")
 

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
+from resharpen.experiments.runner import run
+from resharpen.experiments.toml import from_data
 from rich.console import Console
 
 from resharpen.analysis.claims import claims
 from resharpen.analysis.claims.languages import dyck_claims, tomita_claims
 from resharpen.analysis.statistics import bootstrap, bootstrap_sum, picks, resample
 from resharpen.cli import main
-from resharpen.experiments.runner import run
-from resharpen.experiments.toml import from_data
 from resharpen.tasks import Dyck, OwnLanguage, Tomita
 from resharpen.views.tables import print_scores
 

@@ -1,10 +1,10 @@
 from dataclasses import replace
 
 import pytest
+from resharpen.experiments.runner import run
 from rich.console import Console
 
 from resharpen.experiments import estimate
-from resharpen.experiments.runner import run
 from resharpen.views import shelf
 
 

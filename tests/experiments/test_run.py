@@ -14,10 +14,6 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-
-from resharpen.engines.base import part
-from resharpen.errors import UserError
-from resharpen.experiments import training
 from resharpen.experiments.files import read_arrays
 from resharpen.experiments.runner import run, with_engine
 from resharpen.experiments.spec import Setting
@@ -25,6 +21,10 @@ from resharpen.experiments.store import TABLES, Run
 from resharpen.experiments.stored import load_model
 from resharpen.experiments.toml import to_data
 from resharpen.experiments.training import Trainer
+
+from resharpen.engines.base import part
+from resharpen.errors import UserError
+from resharpen.experiments import training
 from resharpen.models import Minimal
 from resharpen.tasks import SetComplement
 

@@ -3,12 +3,12 @@ import pytest
 import reference
 import torch
 from helpers import make_problem
+from resharpen.models.norm import rms_norm
 from torch import Tensor
 
 from resharpen.models import PLACEMENTS, POSITIONS, Placement
 from resharpen.models.initial import STD, initial_weights, truncated_normal
 from resharpen.models.module import SingleModel
-from resharpen.models.norm import rms_norm
 from resharpen.streams import key
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from resharpen.models.remedies import REMEDIES, adaptive_temperature, entropy, inverse_temperature, log_n, softmax
 
 LOGITS = torch.tensor([[0.3, -1.2, 2.0, -torch.inf], [5.0, -torch.inf, -torch.inf, -torch.inf]], dtype=torch.float64)

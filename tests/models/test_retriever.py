@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import retriever_reference as reference
 import torch
+from resharpen.models.remedies import REMEDIES
 from torch import Tensor
 
 from resharpen.engines.base import Ensemble, Problem, initial_state, part
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import PLACEMENTS
-from resharpen.models.remedies import REMEDIES
 from resharpen.models.retriever import RETRIEVER_PLACEMENTS, Retriever
 from resharpen.optim.adamw import has_decay
 from resharpen.optim.hyperparameters import TABLE, draw

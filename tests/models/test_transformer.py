@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from resharpen.models.remedies import log_n
+from resharpen.models.rope import rotate
 from scipy.special import erf
 
 from resharpen.engines.base import Ensemble, Problem
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import PLACEMENTS, Placement
-from resharpen.models.remedies import log_n
-from resharpen.models.rope import rotate
 from resharpen.models.transformer import Transformer
 from resharpen.optim.hyperparameters import TABLE, draw
 from resharpen.tasks.dyck import Dyck

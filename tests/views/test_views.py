@@ -4,15 +4,15 @@ from types import SimpleNamespace
 
 import numpy as np
 from matplotlib.figure import Figure
+from resharpen.experiments.runner import run
+from resharpen.experiments.training import Progress
+from resharpen.views.set_complement import draw_set_complement as draw
 from rich.console import Console
 
 from resharpen.analysis.claims import claims
 from resharpen.analysis.scores import scores, task_of
-from resharpen.experiments.runner import run
-from resharpen.experiments.training import Progress
 from resharpen.optim.hyperparameters import narrowed
 from resharpen.views.progress import LiveProgress, Meter, PlainProgress
-from resharpen.views.set_complement import draw_set_complement as draw
 from resharpen.views.tables import print_claims, print_scores, print_status
 from resharpen.views.violins import split_violin
 

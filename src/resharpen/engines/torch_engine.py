@@ -107,7 +107,7 @@ class TorchEngine:
             new = {"theta": theta, **new, "ema": old["ema"] + p.ema_weight * (theta - old["ema"])}
             for part, before in old.items():
                 state[f"{part}.{name}"] = torch.where(per_model(alive_M), new[part], before)
-            newly_diverged_M |= alive_M & ~theta.flatten(1).isfinite().all(1)
+            newly_diverged_M |= alive_M & ~theta.reshape(len(theta), -1).isfinite().all(1)
         mark = newly_diverged_M & (state["diverged_at"] < 0)
         state["diverged_at"] = torch.where(mark, state["step"], state["diverged_at"])
         counts_M = (state["diverged_at"] < 0) & loss_M.isfinite()

@@ -13,7 +13,7 @@ def gradient_norm(gradients: Iterable[Tensor]) -> Tensor:
     """The global norm of each model's gradient, [M]."""
     import torch
 
-    return torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()
+    return torch.stack([g.reshape(len(g), -1).square().sum(1) for g in gradients]).sum(0).sqrt()
 
 
 def clip_factor(norm_M: Tensor, max_norm_M: Tensor) -> Tensor:

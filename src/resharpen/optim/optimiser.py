@@ -31,7 +31,7 @@ def no_columns(draws: Draws, t: Floats) -> dict[str, Floats]:
     return {}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Optimiser:
     name: str
     update: Callable[..., tuple[Any, dict[str, Any]]]

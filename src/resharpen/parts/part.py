@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Part:
     name: str
     function: Callable[..., Any]
@@ -40,18 +40,18 @@ class Part:
         return self.function(*args)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Norm(Part):
     pass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Attention(Part):
     trains: bool = True
     """Whether it is one to train with; else only to read trained models with."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Positions(Part):
     on: Literal["queries_keys", "logits", "nothing"] = "queries_keys"
 

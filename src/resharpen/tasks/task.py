@@ -95,8 +95,9 @@ class Task:
 
     @property
     def name(self) -> str:
-        """What the random streams go by: whatever makes other sequences, and nothing else."""
-        raise NotImplementedError
+        """What the random streams go by: whatever makes other sequences, and nothing else. Here all fields."""
+        fields_ = (f"-{field.name}{getattr(self, field.name)}" for field in fields(self))  # pyright: ignore[reportArgumentType]
+        return type(self).__name__.lower() + "".join(fields_)
 
     @property
     def title(self) -> str:
