@@ -89,10 +89,12 @@ class SetComplement(TokenTask):
 
     def validation(self, seed: int, use: str) -> ValidationSet:
         """The `selection` or `report` set: every state for small v, else all prefixes of fixed random sequences."""
-        return self._every_state() if self.v <= ENUMERATED_UP_TO else super().validation(seed, use)
+        if self.v > ENUMERATED_UP_TO:
+            return super().validation(seed, use)
+        return self._every_state(streams.key(seed, self.name, "validation", use))
 
-    def _every_state(self) -> ValidationSet:
-        """Each (last token, set) once: without positions the order of the earlier tokens cannot matter."""
+    def _every_state(self, key: streams.Key) -> ValidationSet:
+        """Each (last token, set) once, the earlier tokens in random order: a model may see it."""
         states = [
             (*rest, last)
             for length in range(1, self.v)
@@ -102,7 +104,9 @@ class SetComplement(TokenTask):
         assert len(states) == sum(self.v * math.comb(self.v - 1, i - 1) for i in range(1, self.v))
         inputs = np.zeros((len(states), self.longest), dtype=np.int64)
         scored = np.zeros(inputs.shape, dtype=bool)
-        for row, state in enumerate(states):
-            inputs[row, : len(state)] = state
-            scored[row, len(state) - 1] = True
+        words = streams.words(key, self.v, range(len(states)))
+        for row, (*earlier, last) in enumerate(states):
+            order = np.argsort(words[row, : len(earlier)])
+            inputs[row, : len(earlier) + 1] = [*(earlier[i] for i in order), last]
+            scored[row, len(earlier)] = True
         return ValidationSet(inputs, scored)
