@@ -20,12 +20,7 @@ INSTRUCTION_SETS = ("x86-64", "x86-64-v3", "x86-64-v4") if platform.machine() ==
 
 
 def main() -> int:
-    strict = [flag for flag in FLAGS if flag not in ("-w", "-shared")] + [
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-fsyntax-only",
-    ]
+    strict = [*(flag for flag in FLAGS if flag != "-w"), "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
     jobs = [
         subprocess.Popen(
             [

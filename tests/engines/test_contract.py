@@ -115,10 +115,9 @@ def test_a_model_does_not_depend_on_its_neighbours(case, draws):
     some.advance(n)
     a, b = everyone.dump(), some.dump()
     if not case.native:  # torch chooses its kernels by the size of the whole ensemble
-        return [
+        for name, x in b.items():
             np.testing.assert_allclose(x, a[name] if name == "step" else a[name][draws], rtol=1e-4, atol=1e-6)
-            for name, x in b.items()
-        ]
+        return
     assert_same(a, b, draws)
     validation = case.validation()
     scores, of_some = (
@@ -132,10 +131,10 @@ def test_a_model_does_not_depend_on_its_neighbours(case, draws):
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-@pytest.mark.parametrize("n_models", [16, 3])
 @every_engine
-def test_poison_stays_in_its_model(case, n_models, poison):
+def test_poison_stays_in_its_model(case, poison):
     """The model is frozen from the step of divergence on, its loss too, and its neighbours keep their bits."""
+    n_models = 16 if case.family == "minimal" else 3
     ensemble = make_ensemble(case.problem, n_models)
     others = np.arange(n_models) != 1
     for name in POISONED[case.family]:
@@ -148,7 +147,7 @@ def test_poison_stays_in_its_model(case, n_models, poison):
         poisoned.advance(4)
         a, b = clean.dump(), poisoned.dump()
         assert b["diverged_at"].tolist() == [3 if m == 1 else -1 for m in range(n_models)], name
-        assert_same({key: x if key == "step" else x[others] for key, x in a.items()}, b, others)
+        assert_same(b, {key: x if key == "step" else x[others] for key, x in a.items()}, others)
         frozen = {key: x for key, x in state.items() if key not in ("step", "diverged_at")}
         assert_same({key: b[key] for key in frozen}, {key: x[[1]] for key, x in frozen.items()}, [1])
         if np.isnan(poison):
