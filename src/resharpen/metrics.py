@@ -51,3 +51,34 @@ def roc_auc(scores_MxP: Floats, legal_P: NDArray[np.bool_]) -> NDArray[np.float6
         auc_M[m] = (twice_ranks.sum() / 2 - n_legal * (n_legal + 1) / 2) / (n_legal * n_illegal)
     auc_M[np.isnan(scores_MxP).any(axis=1)] = np.nan
     return auc_M
+
+
+def equal_length_auc(
+    scores_MxNxL: Floats, legal_NxL: NDArray[np.bool_], weight_NxL: Floats, alive_L: Floats
+) -> NDArray[np.float64]:
+    """ROC AUC over pairs (legal, illegal) of prefixes of one length, pooled over lengths, a tie counting half; [M].
+
+        sum_l alive_l sum_ij w_il w_jl ([x_il > x_jl] + [x_il = x_jl] / 2)  /  sum_l alive_l sum_ij w_il w_jl
+
+    with i over the legal and j over the illegal prefixes of length l: a length is drawn as prefixes occur, then two of
+    them. nan where there is no pair, or a score is not a number.
+
+    >>> scores = np.array([[[3.0], [1.0], [1.0], [0.0]]])  # one model, four prefixes of one length
+    >>> equal_length_auc(scores, np.array([[1], [1], [0], [0]], bool), np.full((4, 1), 0.25), np.ones(1)).tolist()
+    [0.875]
+    """
+    legal_LxN, weight_LxN = legal_NxL.T, weight_NxL.T
+    total = (alive_L * (weight_LxN * legal_LxN).sum(1) * (weight_LxN * ~legal_LxN).sum(1)).sum()
+    if not total > 0:
+        return np.full(len(scores_MxNxL), np.nan)
+    auc_M = np.empty(len(scores_MxNxL))
+    for m, scores_NxL in enumerate(scores_MxNxL):
+        won = 0.0
+        for ties_first in (legal_LxN, ~legal_LxN):  # equal scores in either order: their mean counts a tie half
+            order_LxN = np.lexsort((~ties_first, scores_NxL.T), axis=1)
+            sorted_legal, sorted_weight = (np.take_along_axis(x, order_LxN, 1) for x in (legal_LxN, weight_LxN))
+            below_LxN = np.cumsum(np.where(sorted_legal, 0, sorted_weight), axis=1)  # weight of illegal ones below
+            won += (alive_L * (np.where(sorted_legal, sorted_weight, 0) * below_LxN).sum(1)).sum() / 2
+        auc_M[m] = won / total
+    auc_M[np.isnan(scores_MxNxL).any(axis=(1, 2))] = np.nan
+    return auc_M

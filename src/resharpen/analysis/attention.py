@@ -41,8 +41,7 @@ def read_prefix(setting: Setting, text: str | None) -> list[int]:
     task, names = setting.task, list(setting.task.token_names)
     if text is None:
         if isinstance(task, Language):
-            longest = list(task.validation(0, "selection", sequences=2).pieces(10**9))[-1]
-            return longest.inputs_NxL[0].tolist()
+            return task.validation(0, "selection", sequences=2).inputs_NxL[0].tolist()
         examples = task.examples(next(iter(task.validation(0, "selection").pieces(10**9))))
         return examples.inputs[-1].tolist()
     tokens = []

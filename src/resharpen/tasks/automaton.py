@@ -189,23 +189,21 @@ class Automaton:
                 break
         return tokens_NxT, count_N
 
-    def survival(self, steps: int, at_the_end_S: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
-        """P(no EOS in the next t tokens, and then in one of the given states), t = 0 .. steps, from each state."""
-        kernel_SxS = self._chain()
-        alive_S = np.ones(len(self.states)) if at_the_end_S is None else at_the_end_S.astype(np.float64)
-        rows = [alive_S]
+    def survival(self, steps: int) -> NDArray[np.float64]:
+        """P(no EOS in the next t tokens), t = 0 .. steps, from each state, [t, S]."""
+        kernel_SxS = self.chain()
+        rows = [np.ones(len(self.states))]
         for _ in range(steps):
             rows.append(kernel_SxS @ rows[-1])
         return np.stack(rows)
 
-    def surviving(self, steps: int, at_the_end_S: NDArray[np.bool_] | None = None) -> Thresholds | None:
-        """Thresholds [T, S, E] of `steps` draws given that none is EOS (and where they end); None if that cannot be.
+    def surviving(self, steps: int) -> Thresholds | None:
+        """Thresholds [T, S, E] of `steps` draws given that none is EOS; None if that cannot be.
 
         By Bayes an edge's probability is multiplied by the survival of where it leads over the draws that remain.
         """
-        kernel_SxS = self._chain()
-        alive_S = np.ones(len(self.states)) if at_the_end_S is None else at_the_end_S.astype(np.float64)
-        alive_TxS = np.empty((steps, len(self.states)))
+        kernel_SxS = self.chain()
+        alive_S, alive_TxS = np.ones(len(self.states)), np.empty((steps, len(self.states)))
         for i in reversed(range(steps)):
             alive_TxS[i] = alive_S
             alive_S = kernel_SxS @ alive_S
@@ -214,7 +212,7 @@ class Automaton:
             return None
         return thresholds(self.p_SxE * np.where(self.to_SxE >= 0, alive_TxS[:, self.to_SxE], 0))
 
-    def _chain(self) -> NDArray[np.float64]:
+    def chain(self) -> NDArray[np.float64]:
         """Transition probabilities without the end, [S, S]."""
         chain_SxS = np.zeros((len(self.states), len(self.states)))
         for i, edges in enumerate(self.edges):

@@ -59,11 +59,6 @@ class Dyck(Language):
         return 2 * self.k + 1
 
     @property
-    def auc_lengths(self) -> list[int]:
-        """The end of each bin, made odd: depth 0 is at odd lengths."""
-        return [end - 1 + end % 2 for end in self.bin_ends]
-
-    @property
     def automaton(self) -> Automaton:
         return self._automaton
 

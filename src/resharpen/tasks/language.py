@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,17 +21,16 @@ from numpy.typing import NDArray
 
 from resharpen import streams
 from resharpen.errors import UserError, unknown
-from resharpen.metrics import ByLength, roc_auc
+from resharpen.metrics import ByLength, equal_length_auc
 from resharpen.plain import known
 from resharpen.tasks import scores
 from resharpen.tasks.automaton import Automaton, from_data
+from resharpen.tasks.surviving import SurvivingSet, surviving_set
 from resharpen.tasks.task import Batch, Examples, Measured, Metric, Task, Tokens
 from resharpen.tasks.validation import ValidationSet
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-METRICS = ("tvd", "auc")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +38,9 @@ class Language(Task, ABC):
     """A task on a probabilistic automaton. A subclass is a frozen dataclass that says which, and which lengths."""
 
     sequences: int = 128
-    """Sequences a bin or length in the report set. Fewer are the first of more, here and below."""
-    selection_sequences: int = 64
-    """Sequences a bin or length in the selection set, which is scored at every checkpoint."""
+    """Sequences in the report set, each read to the longest length. Fewer are the first of more, here and below."""
+    selection_sequences: int = 32
+    """Sequences in the selection set, which is scored at every checkpoint."""
 
     measures: ClassVar[tuple[str, ...]] = ("tvd", "marked")
 
@@ -94,7 +93,7 @@ class Language(Task, ABC):
         marked = f"ROC AUC of the logit of {self.token_names[self.marked]}"
         both = {
             "tvd": Metric("TVD", lower_is_better=True, worst=1.0, bin=self.bin_width),
-            "auc": Metric(marked, guess=0.5),
+            "auc": Metric(marked, guess=0.5, bin=self.bin_width),
         }
         return {self.metric: both[self.metric], **both}
 
@@ -104,10 +103,6 @@ class Language(Task, ABC):
             "99th percentile of training lengths": self.length_quantile(0.99, train_length),
             "training cap": train_length,
         }
-
-    @property
-    def auc_lengths(self) -> list[int]:
-        return self.bin_ends
 
     @property
     def bin_ends(self) -> list[int]:
@@ -142,120 +137,54 @@ class Language(Task, ABC):
         alive_T = self.automaton.survival(train_length)[:, 0]  # of t tokens: the input is longer than t
         return int(np.argmax([*(alive_T[1:train_length] <= 1 - q), True])) + 1
 
-    def validation(self, seed: int, use: str, sequences: int | None = None) -> LanguageValidation:
-        """The `selection` set, for the metric that checkpoints are chosen by, or the `report` set, for both."""
-        key = streams.key(seed, self.name, "validation", use)
-        if use == "selection":
-            return LanguageValidation(self, key, sequences or self.selection_sequences, (self.metric,))
-        return LanguageValidation(self, key, sequences or self.sequences, METRICS)
+    def validation(self, seed: int, use: str, sequences: int | None = None) -> SurvivingSet:
+        """The `selection` or the `report` set: sequences that go on to the longest length."""
+        count = sequences or (self.selection_sequences if use == "selection" else self.sequences)
+        return surviving_set(self.automaton, streams.key(seed, self.name, "validation", use), count, self.longest)
 
-    def examples(self, validation: Prefixes) -> Examples:
+    def examples(self, validation: ValidationSet) -> Examples:
+        """Every prefix has its p*, and the marked token whose logit is read."""
         inputs, scored = validation.inputs_NxL.astype(np.int64), validation.scored_NxL
-        if validation.marked is not None:
-            return Examples(inputs, scored, {"marked": np.full(int(scored.sum()), validation.marked)})
         state_NxL, top_NxL = self.automaton.read(inputs)
-        return Examples(inputs, scored, {"p_star": self.automaton.p_star_of(state_NxL[scored], top_NxL[scored])})
+        p_star = self.automaton.p_star_of(state_NxL[scored], top_NxL[scored])
+        return Examples(inputs, scored, {"p_star": p_star, "marked": np.full(len(p_star), self.marked)})
 
     def score(self, logits_MxPxV: Tensor, truth: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """TVD where p* is known, the logit of the marked token where one is marked."""
-        if "marked" in truth:
-            return {"marked": scores.marked_logit(logits_MxPxV, truth["marked"])}
-        return super().score(logits_MxPxV, truth)
+        marked = scores.marked_logit(logits_MxPxV, truth["marked"])
+        return {**super().score(logits_MxPxV, truth), "marked": marked}
 
-    def by_length(self, measured: Measured, validation: LanguageValidation) -> dict[str, ByLength]:
-        """Mean TVD of all prefixes of each bin; ROC AUC at each length; nan for a set that cannot be."""
-        columns: dict[str, list] = {metric: [] for metric in validation.metrics}
-        begin = {"tvd": 0, "auc": 0}
-        for metric, length, prefixes in validation.sets():
-            n = int(prefixes.scored_NxL.sum())
-            value_MxN = measured["marked" if metric == "auc" else metric][:, begin[metric] : begin[metric] + n]
-            legal_N = np.arange(n) < n // 2
-            mean_M = value_MxN.sum(1, dtype=np.float64) / n if n else np.full(len(value_MxN), np.nan)
-            columns[metric].append((length, roc_auc(value_MxN, legal_N) if metric == "auc" else mean_M, n))
-            begin[metric] += n
+    def by_length(self, measured: Measured, validation: SurvivingSet) -> dict[str, ByLength]:
+        """Bin by bin, over prefixes as they occur: mean TVD, and ROC AUC of the marked token's logit over pairs of
+        prefixes of one length, of which it is legal after the first and not after the second. nan where there is none.
+        """
+        state_NxL, _ = self.automaton.read(validation.inputs_NxL.astype(np.int64))
+        legal_NxL = self.automaton.legal_S(self.marked)[state_NxL]
+        tvd_MxNxL, marked_MxNxL = (_unflat(measured[name], validation) for name in ("tvd", "marked"))
+        columns: dict[str, list] = {"tvd": [], "auc": []}
+        for end in self.bin_ends:
+            here = slice(end - self.bin_width, min(end, validation.inputs_NxL.shape[1]))
+            weight_NxB, alive_B = validation.weight_NxL[:, here], validation.alive_L[here]
+            columns["tvd"].append(_mean(tvd_MxNxL[..., here], weight_NxB * alive_B))
+            columns["auc"].append(equal_length_auc(marked_MxNxL[..., here], legal_NxL[:, here], weight_NxB, alive_B))
+        counts = [validation.weight_NxL[:, end - self.bin_width : end].size for end in self.bin_ends]
         return {
-            metric: (np.array(lengths), np.stack(values, axis=1), np.array(counts))
-            for metric, (lengths, values, counts) in ((m, zip(*rows, strict=True)) for m, rows in columns.items())
+            metric: (np.array(self.bin_ends), np.stack(values, axis=1), np.array(counts))
+            for metric, values in columns.items()
         }
+
+
+def _unflat(values_MxP: NDArray[np.floating], validation: SurvivingSet) -> NDArray[np.floating]:
+    return values_MxP.reshape(len(values_MxP), *validation.inputs_NxL.shape)
+
+
+def _mean(values_MxNxB: NDArray[np.floating], weight_NxB: NDArray[np.float64]) -> NDArray[np.float64]:
+    if weight_NxB.size == 0:
+        return np.full(len(values_MxNxB), np.nan)
+    return np.einsum("mnb,nb->m", values_MxNxB, weight_NxB, dtype=np.float64) / weight_NxB.sum()
 
 
 def words_per_sequence(train_length: int) -> int:
     return 4 * ((train_length + 3) // 4)
-
-
-@dataclass(frozen=True, eq=False)
-class Prefixes(ValidationSet):
-    """Prefixes to be scored by their TVD, or by the logit of one marked token."""
-
-    marked: int | None = None
-
-    def pieces(self, positions: int) -> Iterator[Prefixes]:
-        for piece in super().pieces(positions):
-            yield Prefixes(piece.inputs_NxL, piece.scored_NxL, self.marked)
-
-
-@dataclass(frozen=True, eq=False)
-class LanguageValidation:
-    """A set of prefixes for every bin (TVD) and for every length (ROC AUC), drawn when it is first asked for.
-
-    Per-prefix results are in the order of `sets`.
-    """
-
-    language: Language
-    key: streams.Key
-    sequences: int
-    metrics: tuple[str, ...]
-    _drawn: dict[tuple[str, int], Prefixes] = field(default_factory=dict)
-
-    def sets(self) -> Iterator[tuple[str, int, Prefixes]]:
-        """Metric, length (a bin's is its end) and prefixes; a set that cannot be has no prefixes."""
-        for metric in self.metrics:
-            for length in self.language.bin_ends if metric == "tvd" else self.language.auc_lengths:
-                if (metric, length) not in self._drawn:
-                    self._drawn[metric, length] = self.bin(length) if metric == "tvd" else self.at_length(length)
-                yield metric, length, self._drawn[metric, length]
-
-    def pieces(self, positions: int) -> Iterator[Prefixes]:
-        """The same prefixes in order, in sets of about so many positions: for bounded memory."""
-        for _, _, prefixes in self.sets():
-            yield from prefixes.pieces(positions)
-
-    def bin(self, end: int) -> Prefixes:
-        """All prefixes with lengths in (end - width, end] of sequences that are alive at its beginning."""
-        automaton, begin = self.language.automaton, end - self.language.bin_width
-        alive = automaton.surviving(max(0, begin - 1))
-        if alive is None:
-            return self._nothing()
-        table = np.concatenate([alive, automaton.thresholds_SxE[None]])
-        words = streams.words(self.key, self.sequences * end, end, 0).reshape(self.sequences, end)
-        tokens, count_N = automaton.draw(words, table)
-        length_N = np.minimum(count_N, end)  # BOS comes in, EOS goes out
-        position = np.arange(end)
-        scored = (position >= begin) & (position < length_N[:, None])
-        return Prefixes(self._inputs(tokens[:, :-1], position < length_N[:, None]), scored)
-
-    def at_length(self, length: int) -> Prefixes:
-        """Prefixes of one length, in the first half those after which the marked token is legal."""
-        automaton, half, inputs = self.language.automaton, self.sequences // 2, []
-        legal_S = automaton.legal_S(self.language.marked)
-        for i, wanted_S in enumerate((legal_S, ~legal_S)):
-            table = automaton.surviving(length - 1, wanted_S)
-            if table is None:
-                return self._nothing()
-            words = streams.words(self.key, half * (length - 1), length, 1 + i).reshape(half, length - 1)
-            inputs.append(automaton.draw(words, table)[0])
-        tokens = np.concatenate(inputs)
-        scored = np.zeros((2 * half, length), bool)
-        scored[:, -1] = True
-        return Prefixes(self._inputs(tokens, np.ones_like(scored)), scored, self.language.marked)
-
-    def _nothing(self) -> Prefixes:
-        return Prefixes(np.zeros((0, 1), np.int64), np.zeros((0, 1), bool))
-
-    def _inputs(self, tokens_NxT: Tokens, real_NxL: NDArray[np.bool_]) -> NDArray:
-        first = np.full((len(tokens_NxT), 1), self.language.automaton.bos)
-        inputs = np.where(real_NxL, np.concatenate([first, tokens_NxT], axis=1), 0)
-        return inputs.astype(np.min_scalar_type(self.language.vocabulary))  # a report set is millions of tokens
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,8 @@ class Items(NamedTuple):
 
 SHORTEST = 5
 """The shortest training sequence."""
-SHORTEST_VALIDATED, FULL_UP_TO = 16, 4096
-"""Longer sequences are a quarter as many: with all of them validation would take more than a fifth of a run."""
-SELECTION_LONGEST, SELECTION_SEQUENCES = 1024, 64
+SHORTEST_VALIDATED, LEAST_SEQUENCES = 16, 16
+SELECTION_LONGEST = 1024
 """The selection set is small: it is used at every checkpoint."""
 
 
@@ -72,8 +71,9 @@ class MaxRetrieval(Task):
     classes: int = 10
     longest: int = 4096
     """The longest sequence of the report set; they start at 16 and double."""
-    sequences: int = 48
-    """Sequences of each length in the report set."""
+    items: int = 65_536
+    """Items of each length in the report set: as many at every length cost the same, and short sets are known well."""
+    selection_items: int = 8_192
 
     kind: ClassVar[str] = "max-retrieval"
     reads: ClassVar[Literal["tokens", "items"]] = "items"
@@ -86,10 +86,9 @@ class MaxRetrieval(Task):
     def __post_init__(self) -> None:
         if self.classes < 2:
             raise ValueError(f"classes = {self.classes}: there is nothing to tell apart below 2")
-        if self.longest < SHORTEST_VALIDATED or self.sequences < 1:
-            raise ValueError(
-                f"longest = {self.longest}, sequences = {self.sequences}: at least {SHORTEST_VALIDATED} and 1"
-            )
+        for name, least in (("longest", SHORTEST_VALIDATED), ("items", 1), ("selection_items", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} = {getattr(self, name)}: at least {least}")
 
     @property
     def name(self) -> str:
@@ -145,14 +144,13 @@ class MaxRetrieval(Task):
         label_N = self.labels(priority_NxL, class_NxL, length_N)
         return Batch(Items(priority_NxL, class_NxL, length_N), label_N, np.ones(n, bool))
 
-    def validation(self, seed: int, use: str, longest: int | None = None, sequences: int | None = None) -> RetrievalSet:
-        """The `selection` or `report` set: lengths 16, 32, .. up to `longest`, so many sequences of each."""
+    def validation(self, seed: int, use: str) -> RetrievalSet:
+        """The `selection` or `report` set: lengths 16, 32, .., as many items of each, in 16 sequences at least."""
         report = use == "report"
-        longest = longest or (self.longest if report else SELECTION_LONGEST)
-        sequences = sequences or (self.sequences if report else SELECTION_SEQUENCES)
-        lengths = [2**i for i in range(4, longest.bit_length())]
+        longest, items = (self.longest, self.items) if report else (SELECTION_LONGEST, self.selection_items)
+        lengths = [2**i for i in range(4, min(longest, self.longest).bit_length())]
         key = streams.key(seed, self.name, "validation", use)
-        return RetrievalSet(key, tuple((n, 0, sequences if n <= FULL_UP_TO else -(-sequences // 4)) for n in lengths))
+        return RetrievalSet(key, tuple((n, 0, max(LEAST_SEQUENCES, items // n)) for n in lengths))
 
     def examples(self, validation: RetrievalSet) -> Examples:
         """The sequences of a set or of one of its pieces, padded to the longest."""

@@ -48,7 +48,7 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
         {"LAYERS": model.layers, "D": model.d, "HEADS": model.heads, "MLP": model.d_mlp, "V": model.vocabulary},
         march,
         train=[*[c_void_p] * 5, c_int32, c_int32],
-        evaluate=[c_void_p, c_float, *[c_void_p] * 6, c_int32, c_int32, c_void_p, c_int32, c_void_p],
+        evaluate=[c_void_p, c_float, *[c_void_p] * 6, c_int32, c_int32, c_void_p, c_int32, c_void_p, c_void_p],
         sample=[POINTER(Tables), c_void_p, *[c_uint32] * 2, *[c_int32] * 3, *[c_void_p] * 3],
     )
     library.sample.restype = c_int64
@@ -72,14 +72,13 @@ class NativeTransformer(NativeEngine):
         return unknown_part(problem, ("softmax",), "rope")
 
     def measure(self, weights: Arrays, validation: Any, report: bool = False) -> Measures:
-        """TVD of every scored prefix, or the logit of its marked token, [M, P]; nan, at no cost, for nan weights."""
+        """TVD of every scored prefix and the logit of its marked token, [M, P]; nan, at no cost, for nan weights."""
         theta_MxX = self._packed(weights)
-        found: dict[str, list[Floats]] = {}
-        for piece in validation.pieces(SCORED_AT_ONCE // self._model.vocabulary):
-            examples = self.problem.task.examples(piece)
-            name = "marked" if "marked" in examples.truth else "tvd"
-            found.setdefault(name, []).append(self._scores(theta_MxX, examples))
-        return {name: np.concatenate(pieces, axis=1) for name, pieces in found.items()}
+        pieces = [
+            self._scores(theta_MxX, self.problem.task.examples(piece))
+            for piece in validation.pieces(SCORED_AT_ONCE // self._model.vocabulary)
+        ]
+        return {name: np.concatenate([piece[name] for piece in pieces], axis=1) for name in pieces[0]}
 
     @property
     def _model(self) -> Transformer:
@@ -108,34 +107,32 @@ class NativeTransformer(NativeEngine):
         arrays = (*rotation(longest, self._model.d_head), inputs, targets, lengths_SxN)
         self._train(n, *map(pointer, arrays), batch, longest)
 
-    def _scores(self, theta_MxX: Floats, examples: Examples) -> Floats:
+    def _scores(self, theta_MxX: Floats, examples: Examples) -> Measures:
         inputs_NxL, scored_NxL, truth = examples
         length_N = np.where(scored_NxL.any(1), scored_NxL.shape[1] - scored_NxL[:, ::-1].argmax(1), 0)
         read_NxL = np.arange(inputs_NxL.shape[1]) < length_N[:, None]
         tokens, scored = inputs_NxL[read_NxL].astype(np.int32), scored_NxL[read_NxL].astype(np.uint8)
-        lengths = length_N.astype(np.int32)
+        lengths, longest = length_N.astype(np.int32), int(length_N.max(initial=1))
         self._check_tokens(tokens)
-        if "marked" in truth:  # one token for all of a set
-            p_star, marked = None, int(truth["marked"][0]) if len(truth["marked"]) else 0
-        else:
-            p_star, marked = np.ascontiguousarray(truth["p_star"], np.float32), -1
-        out_MxP = np.full((len(theta_MxX), int(scored.sum())), np.nan, np.float32)
-        longest = int(length_N.max(initial=1))
-        tables = rotation(longest, self._model.d_head)
-        for theta_X, epsilon, out_P in zip(theta_MxX, self._hyper_RxH[:, 0], out_MxP, strict=True):
+        p_star = np.ascontiguousarray(truth["p_star"], np.float32)
+        marked = int(truth["marked"][0]) if len(truth.get("marked", ())) else -1  # one token for all of a set
+        shape = (len(theta_MxX), len(p_star))
+        out = {name: np.full(shape, np.nan, np.float32) for name in self.problem.task.measures}
+        arrays = (self._placement, *rotation(longest, self._model.d_head), tokens, lengths, scored)
+        for i, (theta_X, epsilon) in enumerate(zip(theta_MxX, self._hyper_RxH[:, 0], strict=True)):
             if np.isnan(theta_X[0]):
                 continue
             self._kernel.evaluate(
                 pointer(theta_X),
                 float(epsilon),
-                *map(pointer, (self._placement, *tables, tokens, lengths, scored)),
+                *map(pointer, arrays),
                 len(lengths),
                 longest,
-                None if p_star is None else pointer(p_star),
+                pointer(p_star),
                 marked,
-                pointer(out_P),
+                *(pointer(out[name][i]) if name in out else None for name in ("tvd", "marked")),
             )
-        return out_MxP
+        return out
 
     def _check_tokens(self, tokens: NDArray[np.int32]) -> None:
         if len(tokens) and not (tokens.min() >= 0 and tokens.max() < self._model.vocabulary):

@@ -51,12 +51,12 @@ void train(const Training<float>* a, const float* cosine, const float* sine, con
 // One model's scores of n sequences at their scored positions, one after another.
 void evaluate(const float* theta, float epsilon, const Placement* placement, const float* cosine, const float* sine,
               const int32_t* inputs, const int32_t* lengths, const uint8_t* scored, int32_t n, int32_t longest,
-              const float* p_star, int32_t marked, float* out) {
+              const float* p_star, int32_t marked, float* tvd, float* logit) {
     const FlushSubnormals flush;
     const auto model = std::make_unique<Transformer>(*placement, Rotation{cosine, sine}, longest, false);
     model->prepare(theta, epsilon, false);
     for (int i = 0; i < n; i++) {
-        out = model->evaluate(inputs, lengths[i], scored, p_star, marked, out);
+        model->evaluate(inputs, lengths[i], scored, p_star, marked, tvd, logit);
         inputs += lengths[i], scored += lengths[i];
     }
 }

@@ -39,25 +39,21 @@ class Transformer : public TransformerBackward {
         return loss / tokens;
     }
 
-    // TVD against p_star [scored, V], or the logit of a marked token, at the scored positions of a sequence.
-    float* evaluate(const int32_t* inputs, int length, const uint8_t* scored, const float*& p_star, int marked,
-                    float* out) {
+    // At the scored positions of a sequence: TVD against p_star [scored, V], and the logit of the marked token, if one is.
+    void evaluate(const int32_t* inputs, int length, const uint8_t* scored, const float*& p_star, int marked,
+                  float*& tvd, float*& logit) {
         int from = 0;
         while (from < length && !scored[from]) from++;
-        if (from == length) return out;
+        if (from == length) return;
         open(inputs, &length, 1, length);
         forward(from);
         for (int i = from; i < length; i++) {
             if (!scored[i]) continue;
             const float* z = at(logits, i, VP);
-            if (marked >= 0) {
-                *out++ = z[marked];
-            } else {
-                *out++ = total_variation(z, p_star);
-                p_star += V;
-            }
+            if (marked >= 0) *logit++ = z[marked];
+            *tvd++ = total_variation(z, p_star);
+            p_star += V;
         }
-        return out;
     }
 };
 
