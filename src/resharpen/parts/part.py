@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True)
+# A part is itself and no other: two that are declared alike are two, and functions cannot be compared anyway.
+@dataclass(frozen=True, eq=False)
 class Part:
     name: str
     function: Callable[..., Any]
@@ -40,18 +41,18 @@ class Part:
         return self.function(*args)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Norm(Part):
     pass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Attention(Part):
     trains: bool = True
     """Whether it is one to train with; else only to read trained models with."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Positions(Part):
     on: Literal["queries_keys", "logits", "nothing"] = "queries_keys"
 
