@@ -10,9 +10,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from resharpen.experiments.runner import load
 
 from resharpen.cli import main
-from resharpen.experiments.runner import load
 
 TINY = """
 models = 16
