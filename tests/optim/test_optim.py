@@ -71,14 +71,9 @@ def test_the_norm_is_that_of_each_model_s_own_gradient():
 
 def test_decay_spares_embeddings_gains_and_biases():
     """Of every model, by name: E, what norms learn and biases; everything else decays."""
-    seen = set()
-    for problem in (
-        *(
-            of_parts(SetComplement(5), model, EVERYTHING["all"], 3, 4, 5, 0)
-            for model in (Minimal(5, 4, 2, 4), Transformer(5))
-        ),
-        retriever_problem("peri"),
-    ):
+    seen, task = set(), SetComplement(5)
+    on_tokens = [of_parts(task, model, "all", 3, 4, 5, 0) for model in (Minimal(5, 4, 2, 4), Transformer(5))]
+    for problem in (*on_tokens, retriever_problem("peri")):
         for name, parameter in problem.model.parameters(problem.parts).items():
             last = name.split(".")[-1]
             assert parameter.decays == (last != "E" and not last.startswith(("g_", "b_"))), name

@@ -78,7 +78,7 @@ def test_training_lengths_of_a_token_task():
 def test_a_task_from_a_table():
     assert Die.from_data({"sides": 3}) == Die(3)
     assert Die.from_data(Die(4).as_data()) == Die(4)
-    with pytest.raises(rs.UserError, match="unknown key in .task. 'side': did you mean 'sides'"):
+    with pytest.raises(rs.UserError, match=r"unknown key in \[task\] 'side': did you mean 'sides'"):
         Die.from_data({"side": 3})
     with pytest.raises(rs.UserError, match="needs 'sides'"):
         Die.from_data({})

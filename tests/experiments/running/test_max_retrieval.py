@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-import resharpen as rs
-from resharpen.analysis.claims import claims
 from resharpen.analysis.rescoring import rescore
-from resharpen.errors import UserError
 from resharpen.experiments.runner import run
 from resharpen.experiments.shelf import take
 from resharpen.experiments.spec import Experiment, Setting
 from resharpen.experiments.toml import from_data, to_data
+
+import resharpen as rs
+from resharpen.analysis.claims import claims
+from resharpen.errors import UserError
 from resharpen.models import RETRIEVER_PLACEMENTS, Retriever
 from resharpen.tasks import MaxRetrieval
 

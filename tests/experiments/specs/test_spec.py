@@ -3,10 +3,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from resharpen.errors import UserError
 from resharpen.experiments.shelf import SCALES, SHELF, take
 from resharpen.experiments.toml import differences, from_data, read_toml, to_data
+
+from resharpen.errors import UserError
 from resharpen.models import PLACEMENTS, Placement
 
 GOOD = """

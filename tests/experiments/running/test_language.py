@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from resharpen.experiments.runner import run
+from resharpen.experiments.shelf import SCALES, take
+from resharpen.experiments.spec import Experiment
+from resharpen.experiments.toml import from_data, read_toml, to_data
 
 import resharpen as rs
 from resharpen.analysis.attention import attention_of, entropy_by_length
 from resharpen.cli import main
 from resharpen.errors import UserError
-from resharpen.experiments.runner import run
-from resharpen.experiments.shelf import SCALES, take
-from resharpen.experiments.spec import Experiment
-from resharpen.experiments.toml import from_data, read_toml, to_data
 from resharpen.models import PAPER_PLACEMENTS
 from resharpen.tasks import Dyck
 
