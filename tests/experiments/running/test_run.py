@@ -114,7 +114,7 @@ def test_a_second_run_does_nothing(tiny, tmp_path):
         ({"seed": 1}, "seed: 0 -> 1"),
         ({"engine": "native"}, "engine: torch -> native"),
         ({"variants": ["pre"]}, "variants: .*peri"),
-        ({"variants": ["pre", "peri+log-n"]}, r"peri\+log-n"),,
+        ({"variants": ["pre", "peri+log-n"]}, r"peri\+log-n"),
     ],
 )
 def test_anything_else_in_the_same_directory_is_refused(tiny, tmp_path, change, message):
