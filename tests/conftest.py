@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from resharpen.experiments.spec import Experiment, Setting
 
-from resharpen.models import PLACEMENTS, Minimal
+from resharpen.experiments.specs.spec import Experiment, Setting
+from resharpen.experiments.specs.variant import Variant
+from resharpen.models import Minimal
 from resharpen.tasks import SetComplement
 
 torch.set_num_threads(1)
@@ -14,12 +15,12 @@ torch.set_num_threads(1)
 
 @pytest.fixture
 def tiny() -> Experiment:
-    """Two settings and two placements at v = 4, a few steps: trained in well under a second."""
+    """Two settings and two variants at v = 4, a few steps: trained in well under a second."""
     task = SetComplement(4)
     return Experiment(
         name="tiny",
         settings=tuple(Setting(task, s, Minimal(4, 3, 1, 3)) for s in (1, 2)),
-        placements={name: PLACEMENTS[name] for name in ("pre", "peri")},
+        variants={name: Variant(name) for name in ("pre", "peri")},
         models=16,
         steps=12,
         batch=8,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from resharpen.experiments.spec import Setting
+import torch
 
 from resharpen.engines.base import Ensemble, Problem, initial_state, part
-from resharpen.models import PLACEMENTS, RETRIEVER_PLACEMENTS, Minimal, Placement, Retriever, Transformer
-from resharpen.optim.hyperparameters import TABLE, draw, narrowed
-from resharpen.tasks import SetComplement
-from resharpen.tasks.dyck import Dyck
-from resharpen.tasks.max_retrieval import MaxRetrieval
+from resharpen.models import RETRIEVER_PLACEMENTS, Minimal, Model, Retriever, Transformer
+from resharpen.optim import OPTIMISERS
+from resharpen.optim.hyperparameters import TABLE, Row, draw, narrowed
+from resharpen.optim.optimiser import Optimiser
+from resharpen.parts import ATTENTIONS, NORMS, PLACEMENTS, POSITION_ENCODINGS, Parts, Placement
+from resharpen.parts.part import Attention, Norm, Positions
+from resharpen.tasks import Dyck, MaxRetrieval, SetComplement, Task
 
 EVERYTHING = {
     **PLACEMENTS,
@@ -26,17 +28,23 @@ BENIGN = {"rms_epsilon": (1e-6, 1e-4), "adam_epsilon": 1e-4, "peak_learning_rate
 TINY_TRANSFORMER = Transformer(6, layers=2, d=8, heads=2, d_mlp=6)
 
 
-def make_problem(placement: str, v: int = 5, s: int = 3, d_k: int = 2, batch: int = 6, steps: int = 50) -> Problem:
-    model = Minimal(v, d=v + 1, d_k=d_k, d_v=v - 1)
-    name = Setting(SetComplement(v), s, model).name
-    return _problem(SetComplement(v), model, PLACEMENTS[placement], s, batch, steps, 3, name)
+def make_problem(
+    placement: str = "peri", v: int = 5, s: int = 3, d_k: int = 2, batch: int = 6, steps: int = 50, **parts: Any
+) -> Problem:
+    """Set Complement and a small minimal transformer; `parts` are what `of_parts` takes."""
+    return of_parts(SetComplement(v), Minimal(v, d=v + 1, d_k=d_k, d_v=v - 1), placement, s, batch, steps, 3, **parts)
 
 
 def minimal_problem(
-    placement: str, v: int = 9, s: int = 8, batch: int = 16, steps: int = 100, model: Minimal | None = None
+    placement: str,
+    v: int = 9,
+    s: int = 8,
+    batch: int = 16,
+    steps: int = 100,
+    model: Minimal | None = None,
+    **parts: Any,
 ) -> Problem:
-    model = model or Minimal.smallest(v)
-    return _problem(SetComplement(v), model, EVERYTHING[placement], s, batch, steps, 0, f"sct-v{v}-s{s}")
+    return of_parts(SetComplement(v), model or Minimal.usual(v), placement, s, batch, steps, 0, **parts)
 
 
 def transformer_problem(
@@ -46,37 +54,66 @@ def transformer_problem(
     cap: int = 37,
     batch: int = 6,
     steps: int = 100,
-    attention: str = "softmax",
+    **parts: Any,
 ) -> Problem:
-    return _problem(task or Dyck(2, 3), model, EVERYTHING[placement], cap, batch, steps, 3, "t", attention)
+    return of_parts(task or Dyck(2, 3), model, placement, cap, batch, steps, 3, **parts)
 
 
 def retriever_problem(
-    placement: str, hidden: int = 32, batch: int = 37, steps: int = 100, length: int = 16, attention: str = "softmax"
+    placement: str, hidden: int = 32, batch: int = 37, steps: int = 100, length: int = 16, **parts: Any
 ) -> Problem:
     where = RETRIEVER_PLACEMENTS[placement]
-    return _problem(MaxRetrieval(), Retriever(hidden), where, length, batch, steps, 3, f"max-h{hidden}", attention)
+    return of_parts(MaxRetrieval(), Retriever(hidden), where, length, batch, steps, 3, **parts)
 
 
-def _problem(
-    task: Any,
-    model: Any,
-    placement: Placement,
+def of_parts(
+    task: Task,
+    model: Model,
+    placement: str | Placement,
     length: int,
     batch: int,
     steps: int,
     seed: int,
-    setting: str,
-    attention: str = "softmax",
+    norm: str | Norm = "rms",
+    attention: str | Attention = "softmax",
+    positions: str | Positions | None = None,
+    optimiser: str | Optimiser = "adamw",
 ) -> Problem:
-    return Problem(task, model, placement, length, batch, steps, seed, setting, attention)
+    """A problem whose parts are given by name, or as they are; positions are the model's own where none are said."""
+
+    def found(catalogue: Mapping[str, Any], part: Any) -> Any:
+        return catalogue[part] if isinstance(part, str) else part
+
+    parts = Parts(
+        found(EVERYTHING, placement),
+        found(NORMS, norm),
+        found(ATTENTIONS, attention),
+        found(POSITION_ENCODINGS, positions or type(model).positions),
+    )
+    return Problem(task, model, parts, length, batch, steps, seed, found(OPTIMISERS, optimiser))
 
 
 def make_ensemble(problem: Problem, draws: int | Sequence[int] = 3, **rows: Any) -> Ensemble:
     """The first so many draws, or the given ones; rows of the table of hyperparameters narrowed as asked."""
     draw_M = np.arange(draws) if isinstance(draws, int) else np.array(draws)
-    table = {**TABLE, **{name: narrowed(name, value) for name, value in rows.items()}}
+    table: dict[str, Row] = {**TABLE, **problem.optimiser.hyperparameters, **problem.parts.hyperparameters}
+    table |= {name: narrowed(name, value, table[name]) for name, value in rows.items()}
     return Ensemble(draw_M, draw(table, problem.seed, problem.setting, draw_M))
+
+
+def random_theta(problem: Problem, models: int = 2, scale: float = 0.7, seed: int = 0) -> dict[str, np.ndarray]:
+    """Weights in double, far from where they start, gains and biases included, so that every term matters."""
+    rng, parameters = np.random.default_rng(seed), problem.model.parameters(problem.parts)
+    return {name: scale * rng.standard_normal((models, *p.shape)) for name, p in parameters.items()}
+
+
+def tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(array) for name, array in arrays.items()}
+
+
+def hyper(epsilon: Any) -> dict[str, torch.Tensor]:
+    """What a built-in model takes of the hyperparameters: the epsilon of the norms, [M]."""
+    return {"rms_epsilon": torch.as_tensor(epsilon)}
 
 
 def moved(problem: Problem, ensemble: Ensemble, scale: float = 0.5) -> dict[str, np.ndarray]:

@@ -36,12 +36,12 @@ def attention_and_logits(theta, priority, kinds, placement, epsilon, factor=lamb
 
 
 def loss(theta, batch, placement, epsilon, factor=lambda e: 1.0):
-    """Mean negative log likelihood of the labels of a minibatch."""
+    """Mean negative log likelihood of the labels of a minibatch, ((priority, kinds, length), label, ...)."""
     total = 0.0
-    for priority, kinds, length, label in zip(*batch, strict=True):
+    for priority, kinds, length, label in zip(*batch[0], batch[1], strict=True):
         _, z = attention_and_logits(theta, priority[:length], kinds[:length], placement, epsilon, factor)
         total += np.log(np.exp(z - z.max()).sum()) + z.max() - z[label]
-    return total / len(batch[3])
+    return total / len(batch[1])
 
 
 def entropy(w):

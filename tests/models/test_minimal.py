@@ -2,25 +2,15 @@ import numpy as np
 import pytest
 import reference
 import torch
-from helpers import make_problem
-from resharpen.models.norm import rms_norm
-from torch import Tensor
+from helpers import EVERYTHING, hyper, make_problem, random_theta, tensors
 
-from resharpen.models import PLACEMENTS, POSITIONS, Placement
+import resharpen as rs
+from resharpen.models import Minimal
 from resharpen.models.initial import STD, initial_weights, truncated_normal
 from resharpen.models.module import SingleModel
+from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITION_ENCODINGS, POSITIONS, Parts, Placement
+from resharpen.parts.part import masked_softmax
 from resharpen.streams import key
-
-
-def random_theta(problem, n_models, scale=0.7, seed=0):
-    """Weights far from their initial values, gains included, so that every term matters."""
-    rng = np.random.default_rng(seed)
-    shapes = {**problem.model.matrices(), **problem.model.gains(problem.placement)}
-    return {name: scale * rng.standard_normal((n_models, *shape)) for name, shape in shapes.items()}
-
-
-def as_tensors(theta) -> dict[str, Tensor]:
-    return {name: torch.tensor(array) for name, array in theta.items()}
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -28,13 +18,73 @@ def test_logits_against_numpy(placement):
     problem = make_problem(placement)
     theta, epsilon = random_theta(problem, 2), np.array([1e-6, 1e-2])
     tokens = np.array([[3, 0, 4], [1, 2, 0]])
-    got = problem.model.logits(as_tensors(theta), torch.tensor(tokens), problem.placement, torch.tensor(epsilon))
+    got = problem.model.logits(tensors(theta), torch.tensor(tokens), problem.parts, hyper(epsilon))
     for m in range(2):
         one = {name: array[m] for name, array in theta.items()}
         for n, row in enumerate(tokens):
             for end in range(3):
                 expected = reference.logits(one, row[: end + 1], placement, epsilon[m])
                 assert np.allclose(got[m, n, end].numpy(), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "log-n"])
+@pytest.mark.parametrize("placement", EVERYTHING)
+def test_logits_of_sets_are_those_of_sequences(placement, attention):
+    """Every prefix of distinct tokens, given as its last token and its set."""
+    problem = make_problem(placement, attention=attention)
+    theta, epsilon = tensors(random_theta(problem, 2)), hyper(np.array([1e-6, 1e-2]))
+    tokens = torch.tensor([[3, 0, 4, 1], [1, 2, 0, 3], [4, 3, 2, 1]])
+    expected = problem.model.logits(theta, tokens, problem.parts, epsilon)
+    present_NxLxV = torch.nn.functional.one_hot(tokens, 5).cumsum(1) > 0
+    states = tokens.flatten(), present_NxLxV.flatten(0, 1)
+    got = problem.model.logits_of_sets(theta, *states, problem.parts, epsilon)
+    assert got.dtype == torch.float64
+    assert torch.allclose(got, expected.flatten(1, 2), rtol=1e-12, atol=1e-12)
+
+
+@rs.attention()
+def recent(e, mask, p):
+    """Looks at the number of a key."""
+    return masked_softmax(e - 0.1 * torch.arange(e.shape[-1], dtype=e.dtype), mask)
+
+
+@rs.attention()
+def unmasked(e, mask, p):
+    """Lets keys in that are not seen."""
+    return e.softmax(-1)
+
+
+@rs.attention()
+def leaks(e, mask, p):
+    """The weights of the keys that are seen depend on those that are not."""
+    return masked_softmax(e / e.std(-1, keepdim=True), mask)
+
+
+@rs.attention()
+def counts_all(e, mask, p):
+    """Takes the keys that there are for those that are seen."""
+    return masked_softmax(np.log(e.shape[-1]) * e, mask)
+
+
+@rs.attention(s=rs.learned("heads", start=1.0), hyperparameters={"width": rs.Row(0.1, 1.0)})
+def scaled(e, mask, p):
+    """Learned and drawn numbers and the query do not make an order."""
+    return masked_softmax(p.s * p.width * p.ema_power * p.n.log() * e + p.x.mean(-1)[:, :, None, :, None], mask)
+
+
+@pytest.mark.parametrize(
+    ("attention", "sees"),
+    [
+        *((ATTENTIONS[name], False) for name in ("softmax", "log-n", "adaptive-temperature")),
+        (scaled, False),
+        *((own, True) for own in (recent, unmasked, leaks, counts_all)),
+    ],
+    ids=lambda x: getattr(x, "name", None),
+)
+def test_an_attention_that_sees_more_than_a_set_is_found_out(attention, sees):
+    model = Minimal(5, 4, 2, 4)
+    assert model.sees_order(Parts(PLACEMENTS["peri"], attention=attention)) == sees
+    assert model.sees_order(Parts(PLACEMENTS["peri"], attention=attention, positions=POSITION_ENCODINGS["rope"]))
 
 
 def test_the_table_of_placements():
@@ -53,27 +103,32 @@ def test_the_table_of_placements():
     assert set(table) == set(PLACEMENTS)
 
 
+def gains(placement):
+    parameters = Minimal(5, 6, 2, 4).parameters(Parts(placement))
+    return [name for name, parameter in parameters.items() if parameter.start == 1.0]
+
+
 def test_a_gain_for_every_norm_and_no_other():
-    problem = make_problem("peri")
-    assert list(problem.model.gains(PLACEMENTS["none"])) == []
-    everything = Placement(*[True] * 5)
-    assert list(problem.model.gains(everything)) == [f"g_{position}" for position in POSITIONS]
-
-
-def test_rms_norm_has_one_epsilon_a_model():
-    x = torch.tensor([[[3.0, 4.0]], [[3.0, 4.0]]])
-    y = rms_norm(x, torch.tensor([[1.0, 1.0], [2.0, 0.5]]), torch.tensor([0.0, 12.5]))
-    assert torch.allclose(y[0, 0], torch.tensor([3.0, 4.0]) / 12.5**0.5)
-    assert torch.allclose(y[1, 0], torch.tensor([6.0, 2.0]) / 5)
+    assert gains(PLACEMENTS["none"]) == []
+    assert gains(Placement(*[True] * 5)) == [f"g_{position}" for position in POSITIONS]
 
 
 def test_a_prefix_is_a_last_token_and_a_set():
     problem = make_problem("peri-init")
-    theta = as_tensors(random_theta(problem, 2))
-    epsilon = torch.full((2,), 1e-6, dtype=torch.float64)
+    theta = tensors(random_theta(problem, 2))
     tokens = torch.tensor([[0, 1, 2, 3], [2, 0, 1, 3]])
-    last = problem.model.logits(theta, tokens, problem.placement, epsilon)[:, :, -1]
+    last = problem.model.logits(theta, tokens, problem.parts, hyper(np.full(2, 1e-6)))[:, :, -1]
     assert torch.allclose(last[:, 0], last[:, 1], rtol=1e-12)
+
+
+def test_rope_makes_it_see_order_and_needs_pairs():
+    problem = make_problem("peri-init", positions="rope")
+    theta = tensors(random_theta(problem, 2))
+    tokens = torch.tensor([[0, 1, 2, 3], [2, 0, 1, 3]])
+    last = problem.model.logits(theta, tokens, problem.parts, hyper(np.full(2, 1e-6)))[:, :, -1]
+    assert not torch.allclose(last[:, 0], last[:, 1], rtol=1e-3)
+    with pytest.raises(ValueError, match="d_k = 1 is odd"):
+        Minimal.usual(5).check(problem.parts)
 
 
 def test_initial_weights_are_a_truncated_normal():
@@ -85,9 +140,9 @@ def test_initial_weights_are_a_truncated_normal():
 
 def test_initial_weights_depend_on_draw_and_name_only():
     problem = make_problem("peri")
-    shapes, gains = problem.model.matrices(), problem.model.gains(problem.placement)
-    some = initial_weights(0, "setting", np.array([5, 9]), shapes, gains)
-    other = initial_weights(0, "setting", np.arange(16), {"U": shapes["U"]}, {})
+    parameters = problem.model.parameters(problem.parts)
+    some = initial_weights(0, "setting", np.array([5, 9]), parameters)
+    other = initial_weights(0, "setting", np.arange(16), {"U": parameters["U"]})
     assert (some["U"] == other["U"][[5, 9]]).all()
     assert (some["U"][0] != some["U"][1]).any()
     assert (some["g_block_in"] == 1).all()
@@ -96,8 +151,15 @@ def test_initial_weights_depend_on_draw_and_name_only():
 def test_module_is_the_same_function():
     problem = make_problem("peri")
     theta = {name: array.astype(np.float32) for name, array in random_theta(problem, 1).items()}
-    module = SingleModel(problem.model, problem.placement, 1e-5, {name: array[0] for name, array in theta.items()})
+    one = {name: array[0] for name, array in theta.items()}
+    module = SingleModel(problem.model, problem.parts, {"rms_epsilon": 1e-5}, one)
     tokens = torch.tensor([[2, 4, 1]])
-    expected = problem.model.logits(as_tensors(theta), tokens, problem.placement, torch.tensor([1e-5]))[0]
+    expected = problem.model.logits(tensors(theta), tokens, problem.parts, hyper(torch.tensor([1e-5])))[0]
     assert torch.equal(module(tokens), expected)
     assert {name.removeprefix("weights.") for name, _ in module.named_parameters()} == set(theta)
+
+
+def test_usual_and_bad_sizes():
+    assert Minimal.usual(9) == Minimal(9, d=8, d_k=1, d_v=8)
+    with pytest.raises(ValueError, match="d_k = 0: model sizes are at least 1"):
+        Minimal(9, 8, 0, 8)

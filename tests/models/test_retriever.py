@@ -4,66 +4,69 @@ import numpy as np
 import pytest
 import retriever_reference as reference
 import torch
-from resharpen.models.remedies import REMEDIES
-from torch import Tensor
+from helpers import hyper, make_ensemble, of_parts, random_theta, retriever_problem, tensors
 
-from resharpen.engines.base import Ensemble, Problem, initial_state, part
+from resharpen.engines.base import initial_state, part
 from resharpen.engines.torch_engine import TorchEngine
-from resharpen.models import PLACEMENTS
+from resharpen.models.loss import total_nll
 from resharpen.models.retriever import RETRIEVER_PLACEMENTS, Retriever
-from resharpen.optim.adamw import has_decay
-from resharpen.optim.hyperparameters import TABLE, draw
-from resharpen.tasks.max_retrieval import MaxRetrieval
+from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITION_ENCODINGS, Parts
+from resharpen.tasks import Batch, Items, MaxRetrieval
 
-MODEL, TASK = Retriever(hidden=6), MaxRetrieval()
+TASK = MaxRetrieval()
 EPSILON = np.array([1e-6, 1e-2])
 
 
-def random_theta(placement, n_models=2, model=MODEL, scale=0.7, seed=0):
-    """Weights far from their initial values, gains and biases included, so that every term matters."""
-    rng = np.random.default_rng(seed)
-    shapes = model.matrices() | model.biases() | model.gains(RETRIEVER_PLACEMENTS[placement])
-    return {name: scale * rng.standard_normal((n_models, *shape)) for name, shape in shapes.items()}
-
-
-def tensors(arrays) -> dict[str, Tensor]:
-    return {name: torch.tensor(array) for name, array in arrays.items()}
+def small(placement, hidden=6, **parts):
+    return retriever_problem(placement, hidden, **parts)
 
 
 def batch_of(n=5, step=0):
-    priority, *rest = TASK.batch((1, 2), 0, step, n, 16)
-    return priority.astype(np.float64), *rest
+    (priority, *rest), labels, counts = TASK.batch((1, 2), 0, step, n, 16)
+    return Batch(Items(priority.astype(np.float64), *rest), labels, counts)
 
 
 def as_items(batch):
-    return [torch.tensor(x) for x in batch]
+    return Items(*(torch.tensor(x) for x in batch.inputs))
+
+
+def sequences(batch):
+    """Priorities, classes and length of each sequence."""
+    return list(zip(*batch.inputs, strict=True))
+
+
+def loss_of(problem, theta, batch, epsilon):
+    logits = problem.model.logits(theta, as_items(batch), problem.parts, hyper(epsilon))
+    return total_nll(logits, torch.tensor(batch.targets), torch.tensor(batch.mask)) / batch.mask.sum()
 
 
 @pytest.mark.parametrize("placement", RETRIEVER_PLACEMENTS)
 def test_logits_and_attention_against_numpy(placement):
-    theta, batch = random_theta(placement), batch_of()
-    arguments = tensors(theta), as_items(batch), RETRIEVER_PLACEMENTS[placement], torch.tensor(EPSILON)
-    got, (entropies, largest) = MODEL.logits(*arguments), MODEL.attention(*arguments)
+    problem, batch = small(placement), batch_of()
+    theta = random_theta(problem)
+    arguments = tensors(theta), as_items(batch), problem.parts, hyper(EPSILON)
+    got, found = problem.model.logits(*arguments), problem.model.dispersion(*arguments)
+    assert list(found) == ["entropy", "largest_weight"]
     for m in range(2):
         one = {name: array[m] for name, array in theta.items()}
-        for n, (priority, kinds, length, _) in enumerate(zip(*batch, strict=True)):
+        for n, (priority, kinds, length) in enumerate(sequences(batch)):
             w, z = reference.attention_and_logits(one, priority[:length], kinds[:length], placement, EPSILON[m])
             assert np.allclose(got[m, n].numpy(), z, rtol=1e-10, atol=1e-12)
-            assert math.isclose(entropies[m, n].item(), reference.entropy(w), rel_tol=1e-9)
-            assert math.isclose(largest[m, n].item(), w.max(), rel_tol=1e-9)
+            assert math.isclose(found["entropy"][m, n].item(), reference.entropy(w), rel_tol=1e-9)
+            assert math.isclose(found["largest_weight"][m, n].item(), w.max(), rel_tol=1e-9)
 
 
 @pytest.mark.parametrize("placement", RETRIEVER_PLACEMENTS)
 def test_the_reordered_formula_is_the_printed_one(placement):
     """What a fast engine computes: k = K q, the table of W_1, and V (without a norm on h also W_2) after the sum."""
-    theta, batch = random_theta(placement), batch_of()
+    theta, batch = random_theta(small(placement)), batch_of()
     has = reference.HAS[placement]
 
     def rms(x):
         return np.sqrt((x * x).mean(-1, keepdims=True) + EPSILON[0])
 
     one = {name: array[0] for name, array in theta.items()}
-    for priority, kinds, length, _ in zip(*batch, strict=True):
+    for priority, kinds, length in sequences(batch):
         priority, kinds = priority[:length], kinds[:length]
         _, expected = reference.attention_and_logits(one, priority, kinds, placement, EPSILON[0])
         table = one["W_1"][1:] + one["b_1"]
@@ -86,11 +89,10 @@ def test_the_reordered_formula_is_the_printed_one(placement):
 @pytest.mark.parametrize("placement", RETRIEVER_PLACEMENTS)
 @pytest.mark.parametrize("remedy", ["softmax", "log-n"])
 def test_gradients_against_finite_differences(placement, remedy):
-    model = Retriever(hidden=3, classes=10)
-    theta, batch = random_theta(placement, 1, model), batch_of(3)
+    problem, batch = small(placement, 3, attention=remedy), batch_of(3)
+    theta = random_theta(problem, 1)
     leaves = {name: x.requires_grad_() for name, x in tensors(theta).items()}
-    epsilon = torch.tensor(EPSILON[:1])
-    value = model.loss(leaves, as_items(batch), RETRIEVER_PLACEMENTS[placement], epsilon, REMEDIES[remedy]).sum()
+    value = loss_of(problem, leaves, batch, EPSILON[:1]).sum()
     gradients = dict(zip(leaves, torch.autograd.grad(value, list(leaves.values())), strict=True))
     one, h = {name: array[0].copy() for name, array in theta.items()}, 1e-5
     factor = (lambda e: math.log(len(e))) if remedy == "log-n" else (lambda e: 1.0)
@@ -108,19 +110,21 @@ def test_gradients_against_finite_differences(placement, remedy):
 
 
 @pytest.mark.parametrize("placement", RETRIEVER_PLACEMENTS)
-@pytest.mark.parametrize("remedy", REMEDIES)
+@pytest.mark.parametrize("remedy", ATTENTIONS)
 def test_padding_never_changes_a_result(placement, remedy):
     """Whatever stands there, NaN too, and however much of it: logits, loss, scores, attention and gradients."""
-    theta, (priority, kinds, lengths, labels) = random_theta(placement), batch_of(4)
+    problem, (items, labels, counts) = small(placement, attention=remedy), batch_of(4)
+    theta, lengths = random_theta(problem), items.length
     padding = np.arange(16) >= lengths[:, None]
-    other = np.where(padding, np.nan, priority), np.where(padding, 9, kinds), lengths, labels
-    wider = *(np.pad(x, ((0, 0), (0, 5)), constant_values=7) for x in other[:2]), lengths, labels
+    other = np.where(padding, np.nan, items.priority), np.where(padding, 9, items.kind)
+    wider = (np.pad(x, ((0, 0), (0, 5)), constant_values=7) for x in other)
     results = []
-    for batch in ((priority, kinds, lengths, labels), other, wider):
+    for batch in (Batch(Items(*x, lengths), labels, counts) for x in (items[:2], other, wider)):
         leaves = {name: x.requires_grad_() for name, x in tensors(theta).items()}
-        arguments = leaves, as_items(batch), RETRIEVER_PLACEMENTS[placement], torch.tensor(EPSILON), REMEDIES[remedy]
-        loss = MODEL.loss(*arguments)
-        found = [loss, MODEL.logits(*arguments), MODEL.scores(*arguments), *MODEL.attention(*arguments)]
+        arguments = leaves, as_items(batch), problem.parts, hyper(EPSILON)
+        loss, logits = loss_of(problem, leaves, batch, EPSILON), problem.model.logits(*arguments)
+        scores = TASK.score(logits, {"label": torch.tensor(labels)})["accuracy"]
+        found = [loss, logits, scores, *problem.model.dispersion(*arguments).values()]
         if remedy != "adaptive-temperature":  # for evaluation only
             found += torch.autograd.grad(loss.sum(), list(leaves.values()))
         results.append(found)
@@ -129,34 +133,44 @@ def test_padding_never_changes_a_result(placement, remedy):
 
 
 def test_scores_are_right_or_wrong():
-    theta, batch = random_theta("post"), batch_of(40)
-    arguments = tensors(theta), as_items(batch), RETRIEVER_PLACEMENTS["post"], torch.tensor(EPSILON)
-    scores = MODEL.scores(*arguments)
+    problem, batch = small("post"), batch_of(40)
+    logits = problem.model.logits(tensors(random_theta(problem)), as_items(batch), problem.parts, hyper(EPSILON))
+    labels = torch.tensor(batch.targets)
+    scores = TASK.score(logits, {"label": labels})["accuracy"]
     assert scores.shape == (2, 40)
-    assert torch.equal(scores, (MODEL.logits(*arguments).argmax(-1) == torch.tensor(batch[3])).double())
+    assert torch.equal(scores, (logits.argmax(-1) == labels).double())
     assert 0 < scores.sum() < 80
+    logits[1, 7, 3] = np.inf
+    assert TASK.score(logits, {"label": labels})["accuracy"].isnan().nonzero().tolist() == [[1, 7]]
 
 
 def test_only_its_own_four_placements():
+    model = Retriever(hidden=6)
+
+    def gains(placement):
+        return [name for name, p in model.parameters(Parts(RETRIEVER_PLACEMENTS[placement])).items() if p.start == 1.0]
+
     assert list(RETRIEVER_PLACEMENTS) == ["none", "pre", "post", "peri"]
     for name in ("post", "peri", "peri-init", "pre-final"):
         with pytest.raises(ValueError, match="none, pre, post, peri"):
-            MODEL.gains(PLACEMENTS[name])
-    assert list(MODEL.gains(RETRIEVER_PLACEMENTS["peri"])) == ["g_block_in", "g_block_out"]
-    assert [list(MODEL.gains(RETRIEVER_PLACEMENTS[p])) for p in ("none", "pre", "post")] == [
-        [],
-        ["g_block_in"],
-        ["g_block_out"],
-    ]
+            model.check(Parts(PLACEMENTS[name]))
+    for placement in RETRIEVER_PLACEMENTS.values():
+        model.check(Parts(placement))
+    with pytest.raises(ValueError, match="nope fits"):
+        model.check(Parts(RETRIEVER_PLACEMENTS["none"], positions=POSITION_ENCODINGS["rope"]))
+    assert gains("peri") == ["g_block_in", "g_block_out"]
+    assert [gains(p) for p in ("none", "pre", "post")] == [[], ["g_block_in"], ["g_block_out"]]
 
 
 def test_initial_weights_and_decay():
-    problem = Problem(TASK, Retriever(), RETRIEVER_PLACEMENTS["peri"], 16, 8, 10, seed=0, setting="max")
-    theta = part(initial_state(problem, Ensemble(np.arange(2), {})), "theta")
+    problem = retriever_problem("peri", 128)
+    theta = part(initial_state(problem, make_ensemble(problem, 2)), "theta")
+    parameters = problem.model.parameters(problem.parts)
+    assert set(parameters) == set(theta)
     assert sum(x[0].size for x in theta.values()) == 11 * 128 + 4 * 128**2 + 128 * 10 + 6 * 128 + 10
     for name, x in theta.items():
         kind = name[:2]
-        assert has_decay(name) == (kind not in ("b_", "g_"))
+        assert parameters[name].decays == (kind not in ("b_", "g_"))
         if kind == "b_":
             assert (x == 0).all()
         elif kind == "g_":
@@ -166,23 +180,20 @@ def test_initial_weights_and_decay():
 
 
 def test_the_torch_engine_trains_it():
-    problem = Problem(TASK, Retriever(hidden=32), RETRIEVER_PLACEMENTS["peri"], 16, 64, 400, seed=0, setting="max")
-    hyper = draw(TABLE, 0, "max", np.arange(1)) | {
-        name: np.array([value])
-        for name, value in {
-            "peak_learning_rate": 1e-2,
-            "one_minus_beta1": 0.1,
-            "one_minus_beta2": 0.01,
-            "weight_decay": 0.0,
-            "warmup_steps": 0.0,
-            "max_gradient_norm": 1e2,
-        }.items()
+    problem = of_parts(TASK, Retriever(hidden=32), RETRIEVER_PLACEMENTS["peri"], 16, 64, 400, seed=0)
+    fixed = {
+        "peak_learning_rate": 1e-2,
+        "one_minus_beta1": 0.1,
+        "one_minus_beta2": 0.01,
+        "weight_decay": 0.0,
+        "warmup_steps": 0.0,
+        "max_gradient_norm": 1e2,
     }
-    engine = TorchEngine(problem, Ensemble(np.arange(1), hyper))
+    engine = TorchEngine(problem, make_ensemble(problem, 1, **fixed))
 
     def accuracy():
         validation = TASK.validation(0, "selection", longest=16)
-        return engine.evaluate(part(engine.dump(), "theta"), validation).mean()
+        return engine.measure(part(engine.dump(), "theta"), validation)["accuracy"].mean()
 
     assert accuracy() < 0.3
     engine.advance(400)

@@ -5,25 +5,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from resharpen.models.remedies import log_n
-from resharpen.models.rope import rotate
+from helpers import EVERYTHING, hyper, make_ensemble, random_theta, tensors, transformer_problem
 from scipy.special import erf
 
-from resharpen.engines.base import Ensemble, Problem
 from resharpen.engines.torch_engine import TorchEngine
-from resharpen.models import PLACEMENTS, Placement
+from resharpen.models.loss import total_nll
 from resharpen.models.transformer import Transformer
-from resharpen.optim.hyperparameters import TABLE, draw
-from resharpen.tasks.dyck import Dyck
+from resharpen.parts import PLACEMENTS, POSITION_ENCODINGS, Parts
+from resharpen.tasks import Dyck
 
-EVERYTHING = {**PLACEMENTS, "all": Placement(*[True] * 5)}
 SMALL = Transformer(6, layers=2, d=8, heads=2, d_mlp=6)
-
-
-def random_theta(model, placement, n_models, seed=0, scale=0.5):
-    rng = np.random.default_rng(seed)
-    shapes = {**model.matrices(), **model.gains(placement)}
-    return {name: scale * rng.standard_normal((n_models, *shape)) for name, shape in shapes.items()}
 
 
 def reference(model, theta, tokens, placement, epsilon, weights=None):
@@ -64,48 +55,63 @@ def reference(model, theta, tokens, placement, epsilon, weights=None):
     return np.array([norm(placement.unembedding_in, row, "g_unembedding_in") @ theta["U"] for row in x])
 
 
-def tensors(theta):
-    return {name: torch.tensor(array) for name, array in theta.items()}
+def small(placement, **parts):
+    return transformer_problem(placement, SMALL, cap=9, batch=3, steps=10, **parts)
+
+
+def attention_weights(theta, tokens, parts, epsilon):
+    """Of every layer, [M, N, H, L, L]."""
+    record = {}
+    SMALL.logits(theta, tokens, parts, hyper(epsilon), record)
+    return [record[f"{layer}.attention.weights"] for layer in range(2)]
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_logits_and_attention_against_numpy(name):
-    placement = EVERYTHING[name]
-    theta, epsilon = random_theta(SMALL, placement, 2), np.array([1e-6, 1e-2])
+    problem = small(name)
+    theta, epsilon = random_theta(problem, 2, scale=0.5), np.array([1e-6, 1e-2])
     tokens = np.array([[4, 0, 1, 3, 2], [4, 1, 1, 3, 3]])
-    arguments = tensors(theta), torch.tensor(tokens), placement, torch.tensor(epsilon)
-    got = SMALL.logits(*arguments).numpy()
-    attention = SMALL.attention_weights(*arguments)
+    got = SMALL.logits(tensors(theta), torch.tensor(tokens), problem.parts, hyper(epsilon)).numpy()
+    attention = attention_weights(tensors(theta), torch.tensor(tokens), problem.parts, epsilon)
     assert len(attention) == 2
     for m in range(2):
         one = {key: array[m] for key, array in theta.items()}
         for n, row in enumerate(tokens):
             weights = np.zeros((2, 2, 5, 5))
-            assert np.allclose(
-                got[m, n], reference(SMALL, one, row, placement, epsilon[m], weights), rtol=1e-10, atol=1e-10
-            )
+            expected = reference(SMALL, one, row, problem.parts.placement, epsilon[m], weights)
+            assert np.allclose(got[m, n], expected, rtol=1e-10, atol=1e-10)
             for layer in range(2):
                 assert np.allclose(attention[layer][m, n].numpy(), weights[layer], rtol=1e-10, atol=1e-12)
+
+
+def test_without_positions_the_earlier_tokens_of_one_layer_are_a_set():
+    model, tokens = Transformer(6, layers=1, d=8, heads=2, d_mlp=6), torch.tensor([[4, 0, 1, 3], [1, 4, 0, 3]])
+    for positions, same in (("nope", True), ("rope", False)):
+        problem = transformer_problem("peri", model, positions=positions)
+        theta = tensors(random_theta(problem, 1))
+        last = model.logits(theta, tokens, problem.parts, hyper(np.full(1, 1e-6)))[0, :, -1]
+        assert torch.allclose(last[0], last[1], rtol=1e-12) == same
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_gradients_against_finite_differences(name):
     """Along random directions of all weights at once, and along single weights of every tensor."""
-    placement, model = EVERYTHING[name], SMALL
-    task = Dyck(2, 3)
-    problem = Problem(task, model, placement, 9, 3, 10, seed=0, setting="t")
-    ensemble = Ensemble(np.arange(1), draw(TABLE, 0, "t", np.arange(1)))
+    problem = small(name)
+    ensemble = make_ensemble(problem, 1)
     engine = TorchEngine(problem, ensemble, "float64")
-    theta = random_theta(model, placement, 1)
+    theta = random_theta(problem, 1, scale=0.5)
     state = engine.dump()
     engine.load(state | {f"theta.{key}": array for key, array in theta.items()})
     batch = problem.minibatch(0, 1)
-    got = {key: g.numpy() for key, g in engine.gradients(batch)[0].items()}
-    epsilon = torch.tensor(ensemble.hyperparameters["rms_epsilon"])
+    losses, gradients = engine.gradients(batch)
+    got = {key: g.numpy() for key, g in gradients.items()}
+    epsilon = hyper(ensemble.hyperparameters["rms_epsilon"])
 
     def loss(moved):
-        return float(model.loss(tensors(moved), [torch.tensor(x) for x in batch], placement, epsilon)[0])
+        logits = SMALL.logits(tensors(moved), torch.tensor(batch.inputs), problem.parts, epsilon)
+        return float(total_nll(logits, torch.tensor(batch.targets), torch.tensor(batch.mask))[0] / batch.mask.sum())
 
+    assert np.isclose(float(losses[0]), loss(theta), rtol=1e-12)
     rng = np.random.default_rng(0)
     directions = [{key: rng.standard_normal(array.shape) for key, array in theta.items()} for _ in range(3)]
     for key, array in theta.items():
@@ -113,82 +119,64 @@ def test_gradients_against_finite_differences(name):
         single[key][0][tuple(rng.integers(0, n) for n in array.shape[1:])] = 1
         directions.append(single)
     for direction in directions:
-        sides = [loss({key: theta[key] + h * direction[key] for key in theta}) for h in (1e-5, -1e-5)]
+        sides = [loss({key: theta[key] + h * direction[key] for key in theta}) for h in (1e-6, -1e-6)]
         expected = sum((got[key] * direction[key]).sum() for key in theta)
-        assert np.isclose((sides[0] - sides[1]) / 2e-5, expected, rtol=1e-5, atol=1e-8)
+        assert np.isclose((sides[0] - sides[1]) / 2e-6, expected, rtol=1e-5, atol=1e-8)
 
 
 def test_loss_is_the_mean_over_real_pairs():
-    placement = PLACEMENTS["peri"]
-    theta = random_theta(SMALL, placement, 1)
-    inputs, targets, real = Dyck(2, 3).batch((1, 2), 0, 0, 5, 12)
-    epsilon = torch.tensor([1e-6], dtype=torch.float64)
-    got = SMALL.loss(tensors(theta), [torch.tensor(x) for x in (inputs, targets, real)], placement, epsilon)
+    problem = transformer_problem("peri", SMALL, cap=12, batch=5)
+    ensemble = make_ensemble(problem, 1, rms_epsilon=1e-6)
+    engine = TorchEngine(problem, ensemble, "float64")
+    theta = random_theta(problem, 1, scale=0.5)
+    engine.load(engine.dump() | {f"theta.{key}": array for key, array in theta.items()})
+    batch = problem.minibatch(0, 0)
+    assert not batch.mask.all()
+    got, _ = engine.gradients(batch)
     nll = []
-    for row, wanted, keep in zip(inputs, targets, real, strict=True):
+    for row, wanted, keep in zip(*batch, strict=True):
         n = keep.sum()
-        z = reference(SMALL, {key: array[0] for key, array in theta.items()}, row[:n], placement, 1e-6)
+        z = reference(SMALL, {key: array[0] for key, array in theta.items()}, row[:n], problem.parts.placement, 1e-6)
         nll += list(np.log(np.exp(z).sum(1)) - z[np.arange(n), wanted[:n]])
     assert np.isclose(float(got[0]), np.mean(nll), rtol=1e-10)
 
 
 def test_scores_are_tvd_or_a_marked_logit():
-    placement, task = PLACEMENTS["post"], Dyck(2, 3)
-    theta = tensors(random_theta(SMALL, placement, 2))
-    epsilon = torch.full((2,), 1e-6, dtype=torch.float64)
+    problem, task = small("post"), Dyck(2, 3)
+    theta = tensors(random_theta(problem, 2, scale=0.5))
     for metric, _, prefixes in task.validation(0, "report", 4).sets():
-        inputs, scored, wanted = task.examples(prefixes)
-        got = SMALL.scores(theta, [torch.tensor(x) for x in (inputs, scored, wanted)], placement, epsilon).numpy()
-        logits = SMALL.logits(theta, torch.tensor(inputs), placement, epsilon).numpy()[:, scored]
+        inputs, scored, truth = task.examples(prefixes)
+        logits = SMALL.logits(theta, torch.tensor(inputs), problem.parts, hyper(np.full(2, 1e-6)))[:, scored]
+        found = task.score(logits, tensors(truth))
+        logits = logits.numpy()
         if metric == "auc":
-            assert np.allclose(got, logits[..., task.marked])
+            assert list(found) == ["marked"]
+            assert np.allclose(found["marked"], logits[..., task.marked])
         else:
             p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-            assert np.allclose(got, 0.5 * np.abs(p - task.p_star(inputs)[scored]).sum(-1))
+            assert list(found) == ["tvd"]
+            assert np.allclose(found["tvd"], 0.5 * np.abs(p - task.p_star(inputs)[scored]).sum(-1))
 
 
-def test_rotation_depends_on_relative_positions_only():
-    """q_p . k_r is the same for (p, r) and (p + 5, r + 5), changes with p - r, and positions keep lengths."""
-    rng = np.random.default_rng(0)
-    q, k = (torch.tensor(rng.standard_normal(8)) for _ in range(2))
-    turned_q, turned_k = rotate(q.expand(40, 8)), rotate(k.expand(40, 8))
-    table = turned_q @ turned_k.T
-    assert torch.allclose(table[:35, :35], table[5:, 5:], rtol=1e-12, atol=1e-12)
-    assert not torch.allclose(table[0, :10], table[0, 1:11])
-    assert torch.allclose(turned_q.norm(dim=-1), q.norm().expand(40))
-    assert torch.equal(turned_q[0], q)
-
-
-def test_the_base_and_the_halves_of_the_rotation():
-    """With K = 4: pairs (0, 2) and (1, 3), frequencies 1 and 1/100."""
-    x = rotate(torch.tensor([[1.0, 0, 0, 0], [1.0, 0, 0, 0], [0, 1.0, 0, 0]], dtype=torch.float64))
-    assert np.allclose(x[1], [math.cos(1), 0, math.sin(1), 0])
-    assert np.allclose(x[2], [0, math.cos(0.02), 0, math.sin(0.02)])
-
-
-def test_a_remedy_takes_the_place_of_softmax():
-    placement = PLACEMENTS["none"]
-    theta, tokens = tensors(random_theta(SMALL, placement, 1)), torch.tensor([[4, 0, 1, 3]])
+@pytest.mark.parametrize("positions", ["rope", "nope"])
+def test_a_remedy_takes_the_place_of_softmax(positions):
+    problem, scaled_problem = (small("none", positions=positions, attention=name) for name in ("softmax", "log-n"))
+    theta, tokens = tensors(random_theta(problem, 1, scale=0.5)), torch.tensor([[4, 0, 1, 3]])
     epsilon = torch.tensor([1e-6], dtype=torch.float64)
-    plain, scaled = (
-        SMALL.attention_weights(theta, tokens, placement, epsilon, *remedy)[0][0, 0] for remedy in ((), (log_n,))
-    )
+    plain, scaled = (attention_weights(theta, tokens, p.parts, epsilon)[0][0, 0] for p in (problem, scaled_problem))
     for i in range(1, 4):
         expected = plain[:, i, : i + 1] ** math.log(i + 1)
         assert torch.allclose(scaled[:, i, : i + 1], expected / expected.sum(-1, keepdim=True), rtol=1e-9)
-    assert not torch.equal(
-        SMALL.logits(theta, tokens, placement, epsilon), SMALL.logits(theta, tokens, placement, epsilon, log_n)
-    )
+    assert not torch.equal(*(SMALL.logits(theta, tokens, p.parts, hyper(epsilon)) for p in (problem, scaled_problem)))
 
 
 def test_parameters_by_name():
-    model = Transformer(18)
-    shapes = model.matrices()
-    assert sum(math.prod(shape) for shape in shapes.values()) == 2 * 12 * 64 * 64 + 2 * 18 * 64
-    assert list(shapes)[:3] == ["E", "0.attention.W_Q", "0.attention.W_K"]
-    assert model.biases() == {}
-    assert list(model.gains(PLACEMENTS["none"])) == []
-    assert list(model.gains(PLACEMENTS["peri"])) == [
+    model, rope = Transformer(18), POSITION_ENCODINGS["rope"]
+    plain, peri = (model.parameters(Parts(PLACEMENTS[name], positions=rope)) for name in ("none", "peri"))
+    assert sum(math.prod(p.shape) for p in plain.values()) == 2 * 12 * 64 * 64 + 2 * 18 * 64
+    assert list(plain)[:3] == ["E", "0.attention.W_Q", "0.attention.W_K"]
+    assert all(p.start is None for p in plain.values())
+    assert [name for name in peri if name not in plain] == [
         "g_unembedding_in",
         *(
             f"{layer}.{block}.g_block_{side}"
@@ -197,9 +185,17 @@ def test_parameters_by_name():
             for side in ("in", "out")
         ),
     ]
+    assert {p.start for name, p in peri.items() if name not in plain} == {1.0}
 
 
-@pytest.mark.parametrize(("sizes", "message"), [({"d": 10}, "multiple of twice"), ({"layers": 0}, "at least 1")])
+def test_rope_needs_heads_of_even_width():
+    odd = Transformer(4, d=6, heads=2)
+    odd.check(Parts(PLACEMENTS["peri"]))
+    with pytest.raises(ValueError, match="multiple of twice"):
+        odd.check(Parts(PLACEMENTS["peri"], positions=POSITION_ENCODINGS["rope"]))
+
+
+@pytest.mark.parametrize(("sizes", "message"), [({"d": 10}, "multiple of the 4 heads"), ({"layers": 0}, "at least 1")])
 def test_bad_sizes(sizes, message):
     with pytest.raises(ValueError, match=message):
         Transformer(4, **sizes)

@@ -1,13 +1,20 @@
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from helpers import of_parts, retriever_problem
 
-from resharpen.optim.adamw import clip_factor, has_decay
+import resharpen as rs
+from resharpen.models import Minimal, Transformer
+from resharpen.optim import OPTIMISERS
+from resharpen.optim.adamw import one_minus_power
 from resharpen.optim.bema import bema_weights
+from resharpen.optim.clipping import clip_factor, gradient_norm
 from resharpen.optim.hyperparameters import TABLE, draw, narrowed
-from resharpen.optim.schedule import ema_weight, learning_rate, one_minus_power
+from resharpen.optim.schedule import ema_weight, learning_rate, step_table
+from resharpen.tasks import SetComplement
 
 
 def test_bema_numbers():
@@ -57,9 +64,59 @@ def test_clip_factor():
     assert clip_factor(norm, torch.full((4,), 2.0)).tolist() == [1.0, 1.0, 0.5, 1.0]
 
 
+def test_the_norm_is_that_of_each_model_s_own_gradient():
+    gradients = torch.tensor([[[3.0, 0.0]], [[1.0, 1.0]]]), torch.tensor([[4.0], [1.0]])
+    assert torch.allclose(gradient_norm(gradients), torch.tensor([5.0, 3.0**0.5]))
+
+
 def test_decay_spares_embeddings_gains_and_biases():
-    assert not any(map(has_decay, ("E", "g_block_in", "layer.g_residual", "b_1")))
-    assert all(map(has_decay, ("U", "W_Q", "W_O", "layer.W_V", "q")))
+    """Of every model, by name: E, what norms learn and biases; everything else decays."""
+    seen, task = set(), SetComplement(5)
+    on_tokens = [of_parts(task, model, "all", 3, 4, 5, 0) for model in (Minimal(5, 4, 2, 4), Transformer(5))]
+    for problem in (*on_tokens, retriever_problem("peri")):
+        for name, parameter in problem.model.parameters(problem.parts).items():
+            last = name.split(".")[-1]
+            assert parameter.decays == (last != "E" and not last.startswith(("g_", "b_"))), name
+            seen.add(last)
+    assert seen >= {"E", "U", "W_Q", "W_1", "q", "b_1", "g_residual"}
+
+
+def test_what_a_part_learns_decays_if_it_is_drawn():
+    assert rs.learned("d", "d").decays
+    assert not rs.learned("heads", start=0.5).decays
+
+
+def test_the_table_of_a_step_has_the_columns_of_its_optimiser():
+    """Steps 4 and 5, counted from 0, of two models: 1 / (1 - beta^t) with t = 5 and 6."""
+    draws = {**draw(TABLE, 0, "x", np.arange(2)), "one_minus_beta1": np.array([0.1, 1.0])}
+    table = step_table(OPTIMISERS["adamw"], draws, 100, first=4, n=2)
+    assert set(table) == {"lr", "correction1", "correction2", "ema_weight"}
+    assert np.allclose(table["correction1"], [[1 / (1 - 0.9**5), 1.0], [1 / (1 - 0.9**6), 1.0]], rtol=1e-12)
+
+    @rs.optimiser(columns=lambda draws, t: {"half": draws["weight_decay"] / 2 + 0 * t})
+    def plain(theta, g, state, p):
+        return theta, {}
+
+    table = step_table(plain, draws, 100, first=0, n=3)
+    assert set(table) == {"lr", "half", "ema_weight"}
+    assert np.allclose(table["half"], np.broadcast_to(draws["weight_decay"] / 2, (3, 2)))
+
+
+def test_an_update_of_adamw_by_hand():
+    p = SimpleNamespace(
+        one_minus_beta1=0.1,
+        one_minus_beta2=0.01,
+        correction1=2.0,
+        correction2=3.0,
+        adam_epsilon=1e-3,
+        lr=0.5,
+        decay=0.2,
+    )
+    zero = torch.zeros(1, 1)
+    theta, state = OPTIMISERS["adamw"].update(torch.tensor([[4.0]]), torch.tensor([[2.0]]), {"m": zero, "v": zero}, p)
+    assert math.isclose(state["m"], 0.2, rel_tol=1e-6)
+    assert math.isclose(state["v"], 0.04, rel_tol=1e-6)
+    assert math.isclose(theta, 4 - 0.5 * 0.2 * 4 - 0.5 * 0.4 / (math.sqrt(0.12) + 1e-3), rel_tol=1e-6)
 
 
 RANGES = {
@@ -127,6 +184,13 @@ def test_fixed_and_narrowed_rows():
 def test_bad_rows(name, value):
     with pytest.raises(ValueError, match="allowed are a number or"):
         narrowed(name, value)
+
+
+def test_a_row_of_a_part_is_narrowed_in_its_own_scale():
+    row = rs.Row(0.0, 4.0, scale="linear", may_be_zero=True, at_most=8.0)
+    assert narrowed("width", (1.0, 2.0), row).value(np.array([0.5])) == 1.5
+    with pytest.raises(ValueError, match="low <= high <= 8"):
+        narrowed("width", 9.0, row)
 
 
 def test_weight_decay_can_be_switched_off():

@@ -186,14 +186,17 @@ def test_validation_sets(language):
         *(("auc", length) for length in language.auc_lengths),
     ]
     for metric, length, prefixes in sets:
-        inputs, scored, wanted = language.examples(prefixes)
+        inputs, scored, truth = language.examples(prefixes)
         p_star = language.p_star(inputs)[scored]
         assert np.allclose(p_star.sum(-1), 1)
         if metric == "tvd":
-            assert (wanted == p_star).all()
+            assert list(truth) == ["p_star"]
+            assert (truth["p_star"] == p_star).all()
             assert set(prefixes.length_P) <= set(range(length - language.bin_width + 1, length + 1))
         else:
-            assert (wanted == language.marked).all()
+            assert list(truth) == ["marked"]
+            assert truth["marked"].shape == p_star.shape[:1]
+            assert (truth["marked"] == language.marked).all()
             assert (prefixes.length_P == length).all()
             assert ((p_star[:, language.marked] > 0) == (np.arange(10) < 5)).all()
     pieces = list(validation.pieces(3 * language.longest))
@@ -227,13 +230,13 @@ def test_reduction_by_length():
     """Values that are the length of their prefix: the mean of a bin is the mean length; a perfect logit gives AUC 1."""
     task = Dyck(2, 3)
     validation = task.validation(0, "report", 6)
-    values = [
-        np.stack([p.length_P.astype(np.float32), -p.length_P.astype(np.float32)])
-        if metric == "tvd"
-        else np.stack([np.arange(6) < 3, np.zeros(6)]).astype(np.float32)
-        for metric, _, p in validation.sets()
-    ]
-    reduced = task.by_length(np.concatenate(values, axis=1), validation)
+    values = {"tvd": [], "marked": []}
+    for metric, _, p in validation.sets():
+        if metric == "tvd":
+            values["tvd"].append(np.stack([p.length_P.astype(np.float32), -p.length_P.astype(np.float32)]))
+        else:
+            values["marked"].append(np.stack([np.arange(6) < 3, np.zeros(6)]).astype(np.float32))
+    reduced = task.by_length({name: np.concatenate(found, axis=1) for name, found in values.items()}, validation)
     for (_, _, prefixes), mean in zip(validation.sets(), reduced["tvd"][1][0], strict=False):
         assert np.isclose(mean, prefixes.length_P.mean())
     lengths, auc, n = reduced["auc"]
@@ -248,7 +251,7 @@ def test_a_class_that_cannot_be_has_no_value():
     task = Tomita(1)
     validation = task.validation(0, "selection", 4)
     values = np.zeros((2, sum(int(p.scored_NxL.sum()) for _, _, p in validation.sets())))
-    lengths, auc, n = task.by_length(values, validation)["auc"]
+    lengths, auc, n = task.by_length({"marked": values}, validation)["auc"]
     assert len(lengths) == 25
     assert np.isnan(auc).all()
     assert (n == 0).all()

@@ -20,7 +20,9 @@ def naive_label(priority, kinds):
 
 @given(st.integers(0, 50), st.integers(0, 1000), st.integers(1, 9), st.integers(5, 20))
 def test_a_minibatch_is_what_it_says(group, step, n, s):
-    priority, kinds, lengths, labels = TASK.batch(streams.key(0, "t"), group, step, n, s)
+    (priority, kinds, lengths), labels, mask = TASK.batch(streams.key(0, "t"), group, step, n, s)
+    assert mask.shape == labels.shape == (n,)
+    assert mask.all()
     assert priority.shape == kinds.shape == (n, s)
     assert priority.dtype == np.float32
     for row in range(n):
@@ -54,7 +56,7 @@ def test_padding_never_decides():
 
 
 def test_everything_is_uniform():
-    priority, kinds, lengths, labels = TASK.batch(streams.key(7, "uniform"), 0, 0, 6000, 16)
+    (priority, kinds, lengths), labels, _ = TASK.batch(streams.key(7, "uniform"), 0, 0, 6000, 16)
     real = np.arange(16) < lengths[:, None]
     assert chisquare(np.bincount(lengths)[5:]).pvalue > 1e-4
     assert chisquare(np.bincount(kinds[real])).pvalue > 1e-4
@@ -76,21 +78,22 @@ def test_validation_sets():
 def test_a_set_does_not_depend_on_how_it_is_read():
     """Whole, in pieces, or with more sequences: the same items, and a piece is no larger than asked for."""
     whole = TASK.validation(3, "report", longest=64, sequences=5)
-    expected = TASK.examples(whole)
+    items, scored, truth = TASK.examples(whole)
     got = [TASK.examples(piece) for piece in whole.pieces(70)]
-    assert all(priority.size <= 70 for priority, *_ in got)
-    assert np.array_equal(np.concatenate([x[2] for x in got]), whole.length_P)
-    assert np.array_equal(np.concatenate([x[3] for x in got]), expected[3])
-    rows = [row for priority, *_ in got for row in priority]
-    assert all(np.array_equal(row, wide[: len(row)]) for row, wide in zip(rows, expected[0], strict=True))
-    larger = TASK.examples(TASK.validation(3, "report", longest=64, sequences=9))
-    assert np.array_equal(larger[0][:5], expected[0][:5])
+    assert scored.all()
+    assert all(piece.inputs.priority.size <= 70 for piece in got)
+    assert np.array_equal(np.concatenate([piece.inputs.length for piece in got]), whole.length_P)
+    assert np.array_equal(np.concatenate([piece.truth["label"] for piece in got]), truth["label"])
+    rows = [row for piece in got for row in piece.inputs.priority]
+    assert all(np.array_equal(row, wide[: len(row)]) for row, wide in zip(rows, items.priority, strict=True))
+    larger = TASK.examples(TASK.validation(3, "report", longest=64, sequences=9)).inputs
+    assert np.array_equal(larger.priority[:5], items.priority[:5])
 
 
 def test_sets_differ_by_use_seed_and_length():
     def first(seed, use, length):
         full = TASK.validation(seed, use, longest=32, sequences=2)
-        return TASK.examples(RetrievalSet(full.key, ((length, 0, 1),)))[0][0, :16].tolist()
+        return TASK.examples(RetrievalSet(full.key, ((length, 0, 1),))).inputs.priority[0, :16].tolist()
 
     seen = [first(0, "selection", 16), first(0, "report", 16), first(1, "selection", 16), first(0, "selection", 32)]
     assert len({tuple(row) for row in seen}) == 4

@@ -30,8 +30,9 @@ def test_p_star_of_a_prefix_ignores_what_follows():
 @given(st.integers(2, 30), st.data())
 def test_samples_are_distinct_tokens(v, data):
     s = data.draw(st.integers(1, v - 1))
-    inputs, targets = SetComplement(v).batch(streams.key(0, "t"), 2, 5, 7, s)
-    assert inputs.shape == targets.shape == (7, s)
+    inputs, targets, mask = SetComplement(v).batch(streams.key(0, "t"), 2, 5, 7, s)
+    assert inputs.shape == targets.shape == mask.shape == (7, s)
+    assert mask.all()
     assert (inputs[:, 1:] == targets[:, :-1]).all()
     for row, last in zip(inputs, targets[:, -1], strict=True):
         assert len({*row, last}) == s + 1
@@ -41,7 +42,7 @@ def test_samples_are_distinct_tokens(v, data):
 
 def test_all_ordered_samples_are_equally_likely():
     task, n = SetComplement(4), 24_000
-    inputs, targets = task.batch(streams.key(11, "uniform"), 0, 0, n, 2)
+    inputs, targets, _ = task.batch(streams.key(11, "uniform"), 0, 0, n, 2)
     counts = Counter(map(tuple, np.column_stack([inputs, targets[:, -1]]).tolist()))
     assert len(counts) == 24
     assert chisquare(list(counts.values())).pvalue > 1e-4

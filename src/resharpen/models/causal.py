@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from resharpen.models.layers import Bound
+from resharpen.optim.hyperparameters import TABLE
 from resharpen.parts.attention.softmax import softmax
 from resharpen.parts.part import Attention
 
@@ -58,7 +59,7 @@ def _sees_only_sets(attention: Attention, sizes: tuple[tuple[str, int], ...]) ->
     by_name = dict(sizes)
     learned = {name: uniform(2, 1, *p.sized(by_name).shape) for name, p in attention.parameters.items()}  # pyright: ignore[reportArgumentType]
     learned = {name: x.view(*x.shape, *(1,) * (5 - x.ndim)) for name, x in learned.items()}
-    hyper = {name: uniform(2, 1, 1, 1, 1) for name in attention.hyperparameters}
+    hyper = {name: uniform(2, 1, 1, 1, 1) for name in {**TABLE, **attention.hyperparameters}}
     e, x = 2 * uniform(2, 3, by_name["heads"], 1, 5) - 2, uniform(2, 3, 1, by_name["d"])
     p: Any = SimpleNamespace(**hyper, **learned, n=torch.full((3, 1, 1, 1), 5.0, dtype=torch.float64), x=x)
     order = torch.tensor([6, 1, 4, 0, 3])

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# A part is itself and no other: two that are declared alike are two, and functions cannot be compared anyway.
 @dataclass(frozen=True, eq=False)
 class Part:
     name: str

@@ -194,7 +194,8 @@ class OwnLanguage(Language):
     language: str
     definition: str
     """The states as `automaton.from_data` takes them, as JSON."""
-    train_length: int
+    training_cap: int
+    """Not `train_length`, which is the setting's own and may be shorter."""
     marked_token: str
 
     kind: ClassVar[str] = "automaton"
@@ -221,7 +222,7 @@ class OwnLanguage(Language):
 
     def as_data(self) -> dict[str, Any]:
         """What `from_data` takes."""
-        named = {"name": self.language, "train_length": self.train_length, "marked": self.marked_token}
+        named = {"name": self.language, "train_length": self.training_cap, "marked": self.marked_token}
         sizes = {"sequences": self.sequences, "selection_sequences": self.selection_sequences}
         return named | sizes | json.loads(self.definition)
 
@@ -231,7 +232,7 @@ class OwnLanguage(Language):
 
     @property
     def cap(self) -> int:
-        return self.train_length
+        return self.training_cap
 
     @property
     def automaton(self) -> Automaton:

@@ -204,6 +204,8 @@ def from_table(name: str, table: Any, base: Path | None = None) -> Variant:
     known(f"key in {where}", data, (*PARTS, "model", "engine"))
     if isinstance(data.get("placement"), dict):
         data["placement"] = _placement(name, data["placement"])
+    elif data.get("placement") is not None:
+        typed(f"placement in {where}", data["placement"], str, "a name or a table of positions")
     if isinstance(data.get("model"), str):
         data["model"] = {"kind": data["model"]}
     if data.get("model") is not None:
@@ -235,5 +237,7 @@ def choose(names: Iterable[str], own_variants: Mapping[str, Variant], base: Path
     chosen: dict[str, Variant] = {}
     for name in names:
         typed("variants", name, str, "a list of texts")
+        if name in chosen:
+            raise UserError(f"variant '{name}' is there twice")
         chosen[name] = own_variants[name] if name in own_variants else parse_sum(name, base)
     return chosen

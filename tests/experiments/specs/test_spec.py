@@ -3,24 +3,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from resharpen.experiments.shelf import SCALES, SHELF, take
-from resharpen.experiments.toml import differences, from_data, read_toml, to_data
 
 from resharpen.errors import UserError
-from resharpen.models import PLACEMENTS, Placement
+from resharpen.experiments.specs.shelf import SCALES, SHELF, take
+from resharpen.experiments.specs.toml import differences, from_data, read_toml, to_data
+from resharpen.experiments.specs.variant import Variant
+from resharpen.parts import PLACEMENTS, Placement
 
 GOOD = """
 name = "mine"
 models = 20
 steps = 1000
-placements = ["pre", "mine"]
+variants = ["pre", "mine"]
 
 [task]
 v = 9
 train_lengths = [2, 3]
 
-[placement.mine]
-block_out = true
+[variant.mine]
+placement = { block_out = true }
 
 [hyperparameters]
 peak_learning_rate = 1e-3
@@ -35,10 +36,17 @@ def read(text: str):
 def test_a_file_says_what_it_means():
     spec = read(GOOD)
     assert [setting.name for setting in spec.settings] == ["sct-v9-s2", "sct-v9-s3"]
-    assert spec.placements == {"pre": PLACEMENTS["pre"], "mine": Placement(block_out=True)}
+    assert spec.variants == {
+        "pre": Variant("pre", "rms", "softmax", "nope", "adamw"),
+        "mine": Variant(Placement(block_out=True), "rms", "softmax", "nope", "adamw"),
+    }
     assert (spec.models, spec.steps, spec.batch, spec.checkpoints, spec.seed) == (20, 1000, 256, 100, 0)
-    assert spec.hyperparameters["peak_learning_rate"].low == spec.hyperparameters["peak_learning_rate"].high == 1e-3
-    assert spec.hyperparameters["ema_lag"].high == 1e10
+    assert set(spec.hyperparameters) == {"peak_learning_rate", "weight_decay"}
+    for variant in spec.variants.values():
+        rows = spec.rows(variant)
+        assert rows["peak_learning_rate"].low == rows["peak_learning_rate"].high == 1e-3
+        assert (rows["weight_decay"].low, rows["weight_decay"].high) == (1e-6, 1e-2)
+        assert rows["ema_lag"].high == 1e10
 
 
 @pytest.mark.parametrize("spec", [read(GOOD), *(take(name, scale) for name in SHELF for scale in SCALES)])
@@ -60,11 +68,16 @@ def test_a_resolved_spec_reads_back_the_same(spec):
         ("steps = 1000", "steps = -5", "steps = -5: must be at least 1"),
         ("steps = 1000", "", "'steps' is missing"),
         ("steps = 1000", "steps = 10\nstpes = 1", "unknown key 'stpes': did you mean 'steps'"),
-        ('"pre", "mine"', '"prei"', "unknown placement 'prei': did you mean 'pre'"),
-        ("block_out", "block_ot", "unknown position in .placement.mine. 'block_ot': did you mean 'block_out'"),
+        ('"pre", "mine"', '"prei"', "unknown variant 'prei': did you mean 'pre'"),
+        ("block_out", "block_ot", r"position in \[variant\.mine\.placement\] 'block_ot': did you mean 'block_out'"),
+        ("placement =", "placment =", r"unknown key in \[variant\.mine\] 'placment': did you mean 'placement'"),
+        ("{ block_out = true }", '"prei"', "unknown placement 'prei': did you mean 'pre'"),
+        ("{ block_out = true }", "7", "placement in .* = 7: must be a name or a table of positions"),
         ("block_out = true", "block_out = 1", "must be true or false"),
-        ("[placement.mine]", '[placement."a/b"]', "letters, digits"),
-        ("[placement.mine]", "[placement.pre]", "'pre' is built in"),
+        ("[variant.mine]", '[variant."a/b"]', "letters, digits"),
+        ('"mine"]', '"pre"]', "variant 'pre' is there twice"),
+        ("variants =", "placements =", "unknown key 'placements': .* are 'variants' now"),
+        ("models = 20", 'models = 20\nattention = "log-n"', "unknown key 'attention': .* are 'variants' now"),
         ("peak_learning_rate", "peak_lr", "unknown hyperparameter 'peak_lr'"),
         ("= 1e-3", "= -1.0", "allowed are a number or"),
         ("= 1e-3", "= [1, 2, 3]", "allowed are a number or"),
@@ -113,19 +126,29 @@ def test_shards_are_groups_and_stay_whole_when_a_run_grows():
     assert grown == {(0, 16), (16, 4), (20, 12), (32, 8)}
 
 
-def test_names_tell_settings_apart():
+def test_settings_go_by_task_and_length_alone():
+    """Nothing of the model is in the name, because the random streams go by it."""
     usual = read(GOOD).settings[0]
     wide = read(GOOD.replace("[task]", "[task]\nmodel = {d = 16, d_k = 2}")).settings[0]
-    assert usual.name == "sct-v9-s2"
-    assert wide.name == "sct-v9-s2-d16-d_k2"
+    assert usual.name == wide.name == "sct-v9-s2"
+    assert (wide.model.d, wide.model.d_k, wide.model.d_v) == (16, 2, 8)
+    data = tomllib.loads(GOOD)
+    with pytest.raises(UserError, match=r"two tasks are both called 'sct-v9-s[23]'"):
+        from_data(data | {"task": [data["task"], data["task"] | {"model": {"d": 16}}]})
+
+
+def test_a_path_may_be_a_text(tmp_path: Path):
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD.replace('name = "mine"\n', ""))
+    assert read_toml(str(path)) == read_toml(path) == read(GOOD)
 
 
 def test_the_shelf_at_paper_scale_is_the_protocol():
     figure1, figure5 = take("fig1", "paper"), take("fig5", "paper")
     for spec, vocabularies in ((figure1, {9}), (figure5, {16, 25})):
         assert (spec.models, spec.steps, spec.batch, spec.checkpoints) == (1000, 1_000_000, 256, 100)
-        assert list(spec.placements) == ["pre", "post", "peri", "peri-init"]
+        assert list(spec.variants) == ["pre", "post", "peri", "peri-init"]
         assert {s.task.v for s in spec.settings} == vocabularies
         assert {(s.train_length) for s in spec.settings} == set(range(1, 9))
         assert all((s.model.d, s.model.d_k, s.model.d_v) == (s.task.v - 1, 1, s.task.v - 1) for s in spec.settings)
-    assert set(take("placements", "paper").placements) == set(PLACEMENTS)
+    assert set(take("placements", "paper").variants) == set(PLACEMENTS)

@@ -14,17 +14,17 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from resharpen.experiments.files import read_arrays
-from resharpen.experiments.runner import run, with_engine
-from resharpen.experiments.spec import Setting
-from resharpen.experiments.store import TABLES, Run
-from resharpen.experiments.stored import load_model
-from resharpen.experiments.toml import to_data
-from resharpen.experiments.training import Trainer
 
 from resharpen.engines.base import part
 from resharpen.errors import UserError
-from resharpen.experiments import training
+from resharpen.experiments.keeping.files import read_arrays
+from resharpen.experiments.keeping.store import TABLES, Run
+from resharpen.experiments.keeping.stored import load_model
+from resharpen.experiments.running import training
+from resharpen.experiments.running.runner import run, with_engine
+from resharpen.experiments.running.training import Trainer
+from resharpen.experiments.specs.spec import Setting
+from resharpen.experiments.specs.toml import to_data
 from resharpen.models import Minimal
 from resharpen.tasks import SetComplement
 
@@ -54,8 +54,13 @@ def test_a_run_fills_the_three_tables(tiny, tmp_path):
     assert curves["step"].unique().sort().to_list() == [4, 8, 12]
     assert lengths.height == models.height * 2 * 3 * 3
     assert lengths["value"].is_between(0, 1).all()
-    assert lengths.filter(length=2)["n"].unique().to_list() == [4 * 3]
-    assert {"peak_learning_rate", "ema_lag", "placement", "train_length", "v", "d_k"} <= set(models.columns)
+    assert lengths.filter(length=2)["count"].unique().to_list() == [4 * 3]
+    assert {"peak_learning_rate", "ema_lag", "variant", "train_length", "v", "d_k"} <= set(models.columns)
+    assert (models["variant"] == models["placement"]).all()
+    parts = models.select("norm", "attention", "positions", "optimiser", "engine", "family").unique().row(0)
+    assert parts == ("rms", "softmax", "nope", "adamw", "torch", "minimal")
+    with pytest.raises(UserError, match=r"unknown table 'nope'.*allowed: curves, lengths, models"):
+        store.table("nope")
 
 
 def test_kept_checkpoints_are_the_best_the_earliest_and_the_last(tiny, tmp_path):
@@ -108,6 +113,8 @@ def test_a_second_run_does_nothing(tiny, tmp_path):
         ({"models": 8}, "models: 16 -> 8"),
         ({"seed": 1}, "seed: 0 -> 1"),
         ({"engine": "native"}, "engine: torch -> native"),
+        ({"variants": ["pre"]}, "variants: .*peri"),
+        ({"variants": ["pre", "peri+log-n"]}, r"peri\+log-n"),
     ],
 )
 def test_anything_else_in_the_same_directory_is_refused(tiny, tmp_path, change, message):
@@ -249,9 +256,9 @@ def test_stored_models_can_be_called(tiny, tmp_path):
 
 DRIVER = """
 import json, sys
-from resharpen.experiments import training
-from resharpen.experiments.runner import run
-from resharpen.experiments.toml import from_data
+from resharpen.experiments.running import training
+from resharpen.experiments.running.runner import run
+from resharpen.experiments.specs.toml import from_data
 training.SAVE_EVERY = 0.0
 training.CHUNK_SECONDS = 0.02
 run(from_data(json.loads(sys.argv[1])), sys.argv[2], workers=1)
@@ -311,17 +318,35 @@ def test_chunks_grow_towards_half_a_second():
     assert training.next_chunk(1, 60.0) == 1
 
 
+def engines(experiment):
+    return {name: variant.engine for name, variant in with_engine(experiment).variants.items()}
+
+
 def test_without_a_compiler_torch_takes_over(tiny, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.warns(UserWarning, match="no C\\+\\+ compiler found"):
-        assert with_engine(replace(tiny, engine="auto")).engine == "torch"
-    with pytest.raises(UserError, match="cannot run this: no C"):
+    with pytest.warns(UserWarning, match="no C\\+\\+ compiler found") as said:
+        assert engines(replace(tiny, engine="auto")) == {"pre": "torch", "peri": "torch"}
+    assert "about 30 times as slow as native" in str(said[0].message)
+    with pytest.raises(UserError, match="cannot run variant 'pre': no C"):
         with_engine(replace(tiny, engine="native"))
 
 
 def test_auto_is_native_where_it_can_run(tiny):
-    assert with_engine(replace(tiny, engine="auto")).engine == "native"
+    assert engines(replace(tiny, engine="auto")) == {"pre": "native", "peri": "native"}
     task = SetComplement(40)
-    large = replace(tiny, engine="auto", settings=(Setting(task, 2, Minimal.smallest(task.v)),))
+    large = replace(tiny, engine="auto", settings=(Setting(task, 2, Minimal.usual(task.v)),))
     with pytest.warns(UserWarning, match="v = 40"):
-        assert with_engine(large).engine == "torch"
+        assert engines(large) == {"pre": "torch", "peri": "torch"}
+
+
+def test_every_variant_has_the_engine_that_can_run_it(tiny, tmp_path):
+    mixed = replace(tiny, engine="auto", variants=["pre", "pre+log-n"], models=2)
+    with pytest.warns(UserWarning, match=r"variant 'pre\+log-n' runs on the torch engine.*attention 'log-n'"):
+        store = run(mixed, tmp_path / "r", workers=1)
+    kept = {name: variant.engine for name, variant in store.experiment.variants.items()}
+    assert kept == {"pre": "native", "pre+log-n": "torch"}
+    assert dict(store.table("models").select("variant", "engine").unique().iter_rows()) == kept
+    again = run(mixed, tmp_path / "r", workers=1)  # no new choice, and no warning: the run has made its own
+    assert len(again.done()) == len(again.shards()) == 4
+    with pytest.raises(UserError, match=r"cannot run variant 'pre\+log-n'"):
+        run(replace(mixed, engine="native"), tmp_path / "other", workers=1)

@@ -1,0 +1,110 @@
+"""A model taken out of a run is the one that was scored: its module gives the scores that the tables have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import resharpen as rs
+from resharpen.experiments.running.runner import run
+from resharpen.experiments.specs.spec import Experiment, Setting
+from resharpen.models import Minimal, Retriever, Transformer
+from resharpen.optim.hyperparameters import narrowed
+from resharpen.tasks import Dyck, MaxRetrieval, SetComplement
+
+SMALL = {"layers": 1, "d": 16, "heads": 2, "d_mlp": 16}
+BOTH = ("torch", "native")
+CASES = {
+    "minimal": (
+        Setting(SetComplement(5), 2, Minimal(5, 4, 1, 4)),
+        {"pre": BOTH, "peri": BOTH, "none+log-n": ("torch",)},
+    ),
+    "minimal in order": (Setting(SetComplement(5), 2, Minimal(5, 4, 2, 3)), {"post+rope": ("torch",)}),
+    "minimal, sampled": (Setting(SetComplement(11), 2, Minimal(11, 4, 1, 4)), {"peri": ("torch",)}),
+    "transformer": (
+        Setting(Dyck(2, 3, sequences=4, selection_sequences=2), 12, Transformer(6, **SMALL)),
+        {"peri": BOTH, "peri+log-n": ("torch",), "pre+nope": ("torch",)},
+    ),
+    "transformer on sets": (Setting(SetComplement(5), 2, Transformer(5, **SMALL)), {"pre+nope": ("torch",)}),
+    "retriever": (
+        Setting(MaxRetrieval(longest=64, sequences=16), 16, Retriever(16)),
+        {"none": BOTH, "peri+log-n": BOTH},
+    ),
+}
+"""Setting, and its variants with the engines to train them with."""
+EACH = [
+    (case, variant, engine)
+    for case, (_, variants) in CASES.items()
+    for variant, engines in variants.items()
+    for engine in engines
+]
+
+
+def trained(case: str, variant: str, engine: str, directory) -> rs.Run:
+    """Large steps, so that weights are far from where they began and from each other."""
+    setting, _ = CASES[case]
+    spec = Experiment("x", (setting,), [variant], models=2, steps=6, batch=8, checkpoints=2, engine=engine)
+    rows = {"peak_learning_rate": narrowed("peak_learning_rate", 0.1), "warmup_steps": narrowed("warmup_steps", 0)}
+    return run(replace(spec, hyperparameters=rows), directory, workers=1)
+
+
+def as_tensors(inputs):
+    if isinstance(inputs, tuple):
+        return type(inputs)(*map(as_tensors, inputs))
+    return torch.as_tensor(inputs)
+
+
+@torch.no_grad()
+def report(model: rs.StoredModel, seed: int) -> dict[tuple[str, int], float]:
+    """Metric and length -> value, from the module's logits and the task's own score."""
+    task, module, measured = model.setting.task, model.module(), {}
+    validation = task.validation(seed, "report")
+    for piece in validation.pieces(10**6):
+        inputs, scored, truth = task.examples(piece)
+        record = {}
+        logits = module(as_tensors(inputs), record if model.model.reads == "items" else None)
+        found = task.score(logits[torch.as_tensor(scored)][None], {name: as_tensors(x) for name, x in truth.items()})
+        if record:  # of a retriever the report tells how attention disperses, too
+            weights = record["weights"][0, :, 0, 0]
+            found |= {"entropy": -weights.xlogy(weights).sum(-1)[None], "largest_weight": weights.amax(-1)[None]}
+        for name, value in found.items():
+            measured.setdefault(name, []).append(value.numpy())
+    measured = {name: np.concatenate(found, axis=1) for name, found in measured.items()}
+    reduced = task.by_length(measured, validation)
+    return {
+        (metric, int(length)): float(value)
+        for metric, (lengths, values, _) in reduced.items()
+        for length, value in zip(lengths, values[0], strict=True)
+    }
+
+
+@pytest.mark.parametrize(("case", "variant", "engine"), EACH, ids=["-".join(each) for each in EACH])
+def test_a_stored_model_reproduces_its_scores(case, variant, engine, tmp_path):
+    setting, _ = CASES[case]
+    store = trained(case, variant, engine, tmp_path / "r")
+    lengths = store.table("lengths")
+    seen = set()
+    for i, weights, selection in ((0, "train", "best"), (1, "bema", "last"), (1, "train", "last")):
+        model = rs.load_model(store, f"{setting.name}/{variant}/{i}", weights, selection)
+        assert model.model == setting.model
+        stored = lengths.filter(model=model.id, weights=weights, selection=selection)
+        expected = {(row["metric"], row["length"]): row["value"] for row in stored.iter_rows(named=True)}
+        found = report(model, store.experiment.seed)
+        assert found.keys() == expected.keys()
+        for key, value in found.items():
+            assert np.isclose(value, expected[key], rtol=0, atol=1e-5, equal_nan=True), (model.id, key)
+        seen.add(tuple(found.values()))
+    assert len(seen) == 3  # so the scores say which model it was
+
+
+def test_calling_a_stored_model_is_its_module(tmp_path):
+    store = trained("transformer", "peri+log-n", "torch", tmp_path / "r")
+    model = rs.load_model(store, "dyck-k2-m3-s12/peri+log-n/1")
+    with torch.no_grad():
+        logits = model.module()(torch.tensor([[4, 0, 2]]))
+    assert np.allclose(model([[4, 0, 2]])[0], logits[0, -1].softmax(-1).numpy(), atol=1e-7)
+    assert model.hyperparameters["peak_learning_rate"] == 0.1
+    assert model.step in (3, 6)
