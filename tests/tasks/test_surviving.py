@@ -74,7 +74,9 @@ def test_bins_agree_with_rejection_at_short_lengths(language):
         if weight:
             wins += weight * roc_auc(marked_NxL[None, alive, column], legal)[0]
             pairs += weight
-    assert found["auc"][1][0, 0] == pytest.approx(wins / pairs, abs=0.03)
+    # what an AUC is off by is decided by the sequences that show the rarer class at all
+    rarer = min(np.any(batch.mask & (legal_NxL == kind), axis=1).sum() for kind in (True, False))
+    assert found["auc"][1][0, 0] == pytest.approx(wins / pairs, abs=1.5 / np.sqrt(min(rarer, 1500)))
 
 
 def test_every_bin_agrees_with_sets_of_its_own_lengths():
