@@ -29,7 +29,8 @@ Directory = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
 File = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 RunDirectory = Annotated[Positional[Path], arg(metavar="RUN", help_behavior_hint="")]
 Scale = Annotated[
-    Literal["smoke", "laptop", "paper"] | None, arg(metavar="{smoke,laptop,paper}", help_behavior_hint="")
+    Literal["smoke", "laptop", "overnight", "paper"] | None,
+    arg(metavar="{smoke,laptop,overnight,paper}", help_behavior_hint=""),
 ]
 Name = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
 EngineName = Annotated[
@@ -68,7 +69,7 @@ class RunFigure:
     target: Annotated[Positional[str], arg(metavar="TARGET", help_behavior_hint="")]
     """A figure of `resharpen list`, a TOML file, or a run directory."""
     scale: Scale = None
-    """How many models and steps: under a minute, minutes, or the full protocol; see `list`. Default: laptop."""
+    """How many models and steps: a minute, minutes, a night, or the full protocol; see `list`. Default: laptop."""
     out: Directory = None
     """The run directory. Default: runs/NAME."""
     models: Number = None

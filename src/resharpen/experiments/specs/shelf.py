@@ -1,4 +1,4 @@
-"""The shelf: every figure that can be asked for by name, at three scales."""
+"""The shelf: every figure that can be asked for by name, at four scales."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from resharpen.models import RETRIEVER_PLACEMENTS
 from resharpen.parts import PAPER_PLACEMENTS, PLACEMENTS
 from resharpen.tasks import Dyck, Language, MaxRetrieval, SetComplement, Tomita
 
-SCALES = ("smoke", "laptop", "paper")
+SCALES = ("smoke", "laptop", "overnight", "paper")
 
 
 @dataclass(frozen=True)
@@ -79,38 +79,68 @@ def languages(*tasks: Language) -> Callable[[str], tuple[Setting, ...]]:
 FURTHER_DYCK = languages(
     *(Dyck(k, m) for k, m in ((2, 3), (2, 5), (2, 10), (8, 3), (8, 5), (32, 3), (32, 5), (32, 10)))
 )
-FURTHER_DYCK_SIZES = {"smoke": Size(2, 10, 2), "laptop": Size(16, 2_000, 10, batch=16), "paper": Size(100, 100_000)}
+FURTHER_DYCK_SIZES = {
+    "smoke": Size(2, 10, 2),
+    "laptop": Size(16, 2_000, 10, batch=16),
+    "overnight": Size(64, 4_000, 10, batch=16),
+    "paper": Size(100, 100_000),
+}
 
 SHELF = {
     "fig1": Entry(
         "Set Complement, v = 9: TVD by training length and placement",
         set_complement(9),
         PAPER_PLACEMENTS,
-        {"smoke": Size(16, 1_000), "laptop": Size(96, 20_000), "paper": Size(1_000, 1_000_000)},
+        {
+            "smoke": Size(16, 1_000),
+            "laptop": Size(96, 20_000),
+            "overnight": Size(96, 1_000_000),
+            "paper": Size(1_000, 1_000_000),
+        },
     ),
     "fig2": Entry(
         "Maximum Retrieval: accuracy by input length and placement",
         max_retrieval,
         tuple(RETRIEVER_PLACEMENTS),
-        {"smoke": Size(16, 100, 2), "laptop": Size(80, 10_000, 10), "paper": Size(100, 100_000)},
+        {
+            "smoke": Size(16, 100, 2),
+            "laptop": Size(80, 10_000, 10),
+            "overnight": Size(96, 50_000, 20),
+            "paper": Size(100, 100_000),
+        },
     ),
     "fig3": Entry(
         "Dyck(8, 10): TVD by input length and placement",
         languages(Dyck(8, 10)),
         PAPER_PLACEMENTS,
-        {"smoke": Size(2, 20, 2), "laptop": Size(32, 5_000, 10, batch=16), "paper": Size(100, 100_000)},
+        {
+            "smoke": Size(2, 20, 2),
+            "laptop": Size(32, 5_000, 10, batch=16),
+            "overnight": Size(64, 20_000, 10, batch=16),
+            "paper": Size(100, 100_000),
+        },
     ),
     "fig4": Entry(
         "Tomita 3 and 7: ROC AUC by input length and placement",
         languages(Tomita(3), Tomita(7)),
         PAPER_PLACEMENTS,
-        {"smoke": Size(2, 20, 2), "laptop": Size(24, 2_000, 10, batch=16), "paper": Size(100, 100_000)},
+        {
+            "smoke": Size(2, 20, 2),
+            "laptop": Size(32, 2_000, 10, batch=16),
+            "overnight": Size(64, 10_000, 10, batch=16),
+            "paper": Size(100, 100_000),
+        },
     ),
     "fig5": Entry(
         "Set Complement, v = 16 and 25, as figure 1",
         set_complement(16, 25),
         PAPER_PLACEMENTS,
-        {"smoke": Size(16, 200), "laptop": Size(32, 10_000), "paper": Size(1_000, 1_000_000)},
+        {
+            "smoke": Size(16, 200),
+            "laptop": Size(32, 10_000),
+            "overnight": Size(96, 100_000),
+            "paper": Size(1_000, 1_000_000),
+        },
     ),
     "fig6": Entry(
         "Eight further Dyck(k, m): TVD, as figure 3",
@@ -130,7 +160,12 @@ SHELF = {
         "Ours: Set Complement, v = 9, all seven placements",
         set_complement(9),
         tuple(PLACEMENTS),
-        {"smoke": Size(16, 500), "laptop": Size(96, 20_000), "paper": Size(1_000, 1_000_000)},
+        {
+            "smoke": Size(16, 500),
+            "laptop": Size(96, 20_000),
+            "overnight": Size(96, 200_000),
+            "paper": Size(1_000, 1_000_000),
+        },
     ),
 }
 
