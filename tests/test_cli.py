@@ -10,24 +10,24 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from resharpen.experiments.runner import load
 
 from resharpen.cli import main
+from resharpen.experiments.running.runner import load
 
 TINY = """
 models = 16
 steps = 12
 batch = 8
 checkpoints = 3
-placements = ["pre", "mine"]
+variants = ["pre", "mine"]
 engine = "torch"
 
 [task]
 v = 4
 train_lengths = [1, 2]
 
-[placement.mine]
-block_out = true
+[variant.mine]
+placement = { block_out = true }
 
 [hyperparameters]
 peak_learning_rate = 1e-3
@@ -57,10 +57,11 @@ def test_a_user_s_own_spec_from_file_to_figure(toml, tmp_path, capsys):
     main(["run", str(toml), "--out", str(out), "--workers", "1"])
     said = capsys.readouterr().out
     assert "4 of 4 shards to train" in said
+    assert f"Next: resharpen claims {out}, resharpen results {out}" in said
     for name in ("figure.png", "figure.svg", "run.json", "README.md"):
         assert (out / name).stat().st_size > 0
     store = load(out)
-    assert set(store.table("models")["placement"]) == {"pre", "mine"}
+    assert set(store.table("models")["variant"]) == {"pre", "mine"}
     assert set(store.table("models")["peak_learning_rate"]) == {1e-3}
 
     main(["run", str(toml), "--out", str(out), "--workers", "1"])
@@ -77,6 +78,7 @@ def test_a_user_s_own_spec_from_file_to_figure(toml, tmp_path, capsys):
     assert "sct-v4-s2" in capsys.readouterr().out
     main(["figure", str(out), "--selection", "last", "--out", str(tmp_path / "pictures")])
     assert (tmp_path / "pictures" / "figure-last.svg").exists()
+    assert "Next: resharpen claims" not in capsys.readouterr().out
 
 
 def test_results_are_tidy(toml, tmp_path, capsys):
@@ -88,14 +90,19 @@ def test_results_are_tidy(toml, tmp_path, capsys):
     main(["results", str(out), "--parquet", str(tmp_path / "all.parquet")])
     parquet = pl.read_parquet(tmp_path / "all.parquet")
     assert csv.height == parquet.height == 2 * 2 * 16 * 2 * 3 * 3
-    assert {"model", "weights", "selection", "length", "value", "ema_lag", "rms_epsilon"} <= set(csv.columns)
+    wanted = {"model", "weights", "selection", "length", "value", "count", "variant", "placement", "norm", "attention"}
+    assert wanted | {"positions", "optimiser", "ema_lag", "rms_epsilon"} <= set(csv.columns)
+    assert set(csv.filter(variant="mine")["placement"]) == {"block_out"}
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         (["run", "fig9"], "unknown figure 'fig9': did you mean"),
-        (["run", "fig1", "--norms", "pre,perri"], "unknown placement 'perri': did you mean 'peri'"),
+        (["run", "fig1", "--variants", "pre,perri"], "unknown variant 'perri': did you mean 'peri'"),
+        (["run", "fig1", "--variants", "pre+post"], "has two of a kind (placement)"),
+        (["run", "fig2", "--variants", "peri-init"], "unknown placement 'peri-init'"),
+        (["run", "fig1", "--variants", "pre+mine.py:mine"], "mine.py: No such file"),
         (["run", "fig1", "--models", "0"], "models = 0: must be at least 1"),
         (["run", "fig1", "--models", "-3"], "models = -3: must be at least 1"),
         (["run", "fig1", "--steps", "0"], "steps = 0: must be at least 1"),
@@ -133,6 +140,24 @@ def test_a_bad_file_is_one_line(toml, tmp_path, capsys, old, new, message):
     assert message in error
     assert str(toml) in error
     assert not (tmp_path / "run").exists()
+
+
+def test_variants_on_the_command_line(toml, tmp_path, capsys):
+    """Sums, a variant of the file, and code of one's own, beside each other."""
+    (tmp_path / "own.py").write_text(
+        "import resharpen as rs\n\n@rs.norm()\ndef nothing(x, p):\n    return x\n# the norm that is none\n"
+    )
+    out, own = tmp_path / "run", f"{tmp_path / 'own.py'}:nothing"
+    chosen = f"mine, log-n+peri,pre+{own}"
+    main(["run", str(toml), "--out", str(out), "--workers", "1", "--models", "2", "--variants", chosen])
+    store = load(out)
+    assert list(store.experiment.variants) == ["mine", "peri+log-n", "pre+nothing"]
+    capsys.readouterr()
+    main(["status", str(out)])
+    assert "peri+log-n torch" in capsys.readouterr().out
+    main(["figure", str(out), "--attention", "adaptive-temperature"])
+    assert (out / "figure-adaptive-temperature.png").exists()
+    assert "did you mean 'log-n'" in fails(capsys, "figure", str(out), "--attention", "logn")
 
 
 def test_other_specs_and_foreign_directories_are_refused(toml, tmp_path, capsys):

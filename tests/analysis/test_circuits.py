@@ -19,24 +19,33 @@ from resharpen.analysis.theory import (
     simplex_weights,
 )
 from resharpen.analysis.theory.examples import hard_coded_tvd, with_gains
-from resharpen.models import PLACEMENTS, Minimal, Placement
+from resharpen.models import Minimal
+from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITION_ENCODINGS, Parts, Placement
+from resharpen.parts.part import Norm
 from resharpen.tasks import SetComplement
 from resharpen.views.circuits import draw_cure, draw_model, draw_run
 
-ALL = PLACEMENTS | {"everything": Placement(True, True, True, True, True)}
+ALL = {name: Parts(where) for name, where in PLACEMENTS.items()}
+ALL |= {"everything": Parts(Placement(True, True, True, True, True))}
+LOG_N = {f"{name}+log-n": Parts(PLACEMENTS[name], attention=ATTENTIONS["log-n"]) for name in ("none", "peri")}
 
 
-def random_weights(placement: Placement, v: int = 5, models: int = 3, seed: int = 0) -> dict:
+def random_weights(parts: Parts, v: int = 5, models: int = 3, seed: int = 0) -> dict:
     model, rng = Minimal(v, d=4, d_k=2, d_v=3), np.random.default_rng(seed)
-    matrices = {name: rng.normal(size=(models, *shape)) for name, shape in model.matrices().items()}
-    return matrices | {name: rng.uniform(0.5, 2, (models, *shape)) for name, shape in model.gains(placement).items()}
+    drawn = {
+        name: rng.normal(size=(models, *p.shape)) if p.start is None else rng.uniform(0.5, 2, (models, *p.shape))
+        for name, p in model.parameters(parts).items()
+    }
+    assert sum(name.startswith("g_") for name in drawn) == sum(vars(parts.placement).values())
+    return drawn
 
 
-def reference_logits(weights: dict, placement: Placement, epsilon_M: np.ndarray, task: SetComplement) -> np.ndarray:
+def reference_logits(weights: dict, parts: Parts, epsilon_M: np.ndarray, task: SetComplement) -> np.ndarray:
     validation = task.validation(0, "report")
     theta = {name: torch.tensor(array) for name, array in weights.items()}
     model = Minimal(task.v, d=4, d_k=2, d_v=3)
-    logits = model.logits(theta, torch.as_tensor(validation.inputs_NxL), placement, torch.tensor(epsilon_M))
+    hyper = {"rms_epsilon": torch.tensor(epsilon_M)}
+    logits = model.logits(theta, torch.as_tensor(validation.inputs_NxL), parts, hyper)
     return logits.numpy()[:, validation.scored_NxL]
 
 
@@ -46,27 +55,29 @@ def every_state(task: SetComplement) -> tuple:
     return validation.inputs_NxL[validation.scored_NxL], present, validation.length_P
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL | LOG_N)
 def test_trace_is_the_forward_pass_of_the_package(name: str) -> None:
     task, epsilon_M = SetComplement(5), np.array([0.0, 1e-3, 0.5])
-    weights = random_weights(ALL[name])
+    parts = (ALL | LOG_N)[name]
+    weights = random_weights(parts)
     last, present, _ = every_state(task)
-    found = circuits.trace(circuits.circuit(weights, ALL[name], epsilon_M), last, present)
-    np.testing.assert_allclose(found.logits_MxPxV, reference_logits(weights, ALL[name], epsilon_M, task), atol=1e-11)
+    found = circuits.trace(circuits.circuit(weights, parts, epsilon_M), last, present)
+    np.testing.assert_allclose(found.logits_MxPxV, reference_logits(weights, parts, epsilon_M, task), atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", ALL | LOG_N)
 def test_logits_are_made_of_B_and_D(name: str) -> None:
     """logits = r_B B[t] + r_D sum_i a_i D[i], for every placement."""
     task = SetComplement(5)
-    circuit = circuits.circuit(random_weights(ALL[name]), ALL[name], np.full(3, 0.01))
+    parts = (ALL | LOG_N)[name]
+    circuit = circuits.circuit(random_weights(parts), parts, np.full(3, 0.01))
     last, present, _ = every_state(task)
     found = circuits.trace(circuit, last, present)
     B, D = circuit.matrices()
     rebuilt = found.scale_B_MxP[..., None] * B[:, last] + found.scale_D_MxP[..., None] * (found.attention_MxPxV @ D)
     np.testing.assert_allclose(found.logits_MxPxV, rebuilt, atol=1e-11)
     attended = found.scale_D_MxP[..., None] * (found.attention_MxPxV @ D)
-    np.testing.assert_allclose(found.read_MxPxD @ circuit.U_MxDxV, attended, atol=1e-11)
+    np.testing.assert_allclose(found.read_MxPxD @ circuit.theta["U"].numpy(), attended, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", ["pre", "peri", "post"])
@@ -82,7 +93,7 @@ def test_table_agrees_with_precision_of_the_model(name: str) -> None:
 
 def test_the_hard_coded_model_is_in_form_with_constant_attention() -> None:
     v, s = 6, np.arange(1, 6)
-    table = circuits.circuit_table(hard_coded_weights(v), PLACEMENTS["none"], np.zeros(1), SetComplement(v))
+    table = circuits.circuit_table(hard_coded_weights(v), ALL["none"], np.zeros(1), SetComplement(v))
     np.testing.assert_allclose(table["delta"], v)
     np.testing.assert_allclose(table["eps"], 1)
     assert table["residual"][0] < 1e-12
@@ -100,11 +111,10 @@ def test_the_hard_coded_model_is_in_form_with_constant_attention() -> None:
 
 @pytest.mark.parametrize("kappa", [1.0, 4.0])
 def test_the_simplex_model_shows_dispersion_and_its_cure(kappa: float) -> None:
-    v, s, model = 7, np.arange(1, 7), Minimal.smallest(7)
+    v, s, model = 7, np.arange(1, 7), Minimal.usual(7)
     weights = simplex_weights(v, kappa, residual=0.5)
-    none = circuits.circuit_table(weights, PLACEMENTS["none"], np.zeros(1), SetComplement(v))
-    gains = model.gains(PLACEMENTS["out"])
-    out = circuits.circuit_table(with_gains(weights, gains), PLACEMENTS["out"], np.zeros(1), SetComplement(v))
+    none = circuits.circuit_table(weights, ALL["none"], np.zeros(1), SetComplement(v))
+    out = circuits.circuit_table(with_gains(weights, model, ALL["out"]), ALL["out"], np.zeros(1), SetComplement(v))
     amplitude = np.sqrt((v - s) / (s * (v - 1))) / np.sqrt(v - 1)
     np.testing.assert_allclose(none["amplitude_before"][0], amplitude)
     np.testing.assert_allclose(none["amplitude_read"][0], amplitude)
@@ -119,15 +129,15 @@ def test_the_simplex_model_shows_dispersion_and_its_cure(kappa: float) -> None:
 def test_scaled_residual_weighs_the_matrices_as_the_logits_do() -> None:
     """Behind a norm, tiny values give a tiny D: what B is then decides the plain residual, not what the model does."""
     v, rng = 5, np.random.default_rng(0)
-    weights = with_gains(simplex_weights(v), Minimal.smallest(v).gains(PLACEMENTS["out"]))
+    weights = with_gains(simplex_weights(v), Minimal.usual(v), ALL["out"])
     weights["W_V"] = 1e-4 * weights["W_V"]
     weights["E"] = weights["E"] + 1e-2 * rng.normal(size=weights["E"].shape)
-    table = circuits.circuit_table(weights, PLACEMENTS["out"], np.zeros(1), SetComplement(v))
+    table = circuits.circuit_table(weights, ALL["out"], np.zeros(1), SetComplement(v))
     r_B, r_D = 1, table["scale_D"].mean()
     expected = fit_normal_form(r_B * table["B"], r_D * table["D"]).residual
     np.testing.assert_allclose(table["scaled_residual"], expected)
     weights["U"] = weights["U"] + 0.5 * rng.normal(size=weights["U"].shape)
-    wrong = circuits.circuit_table(weights, PLACEMENTS["out"], np.zeros(1), SetComplement(v))
+    wrong = circuits.circuit_table(weights, ALL["out"], np.zeros(1), SetComplement(v))
     assert wrong["scaled_residual"][0] > 0.1 > table["scaled_residual"][0]
 
 
@@ -136,7 +146,7 @@ def test_attention_that_is_not_constant() -> None:
     weights = hard_coded_weights(v)
     weights["W_Q"], weights["W_K"] = 2 * rng.normal(size=(2, 1, v - 1, 1))
     e = (weights["E"] @ weights["W_Q"] @ (weights["E"] @ weights["W_K"]).swapaxes(1, 2))[0]
-    table = circuits.circuit_table(weights, PLACEMENTS["none"], np.zeros(1), SetComplement(v))
+    table = circuits.circuit_table(weights, ALL["none"], np.zeros(1), SetComplement(v))
     rows = np.exp(e) / np.exp(e).sum(1, keepdims=True)
     np.testing.assert_allclose(table["A"][0], np.exp(e))
     np.testing.assert_allclose(table["A_normalised"][0], rows)
@@ -146,38 +156,43 @@ def test_attention_that_is_not_constant() -> None:
 
 
 def test_one_model_without_model_axis() -> None:
-    weights = random_weights(PLACEMENTS["peri"])
-    many = circuits.circuit_table(weights, PLACEMENTS["peri"], np.full(3, 1e-3), SetComplement(5))
-    one = circuits.circuit_table(
-        {k: w[1] for k, w in weights.items()}, PLACEMENTS["peri"], np.array(1e-3), SetComplement(5)
-    )
+    weights = random_weights(ALL["peri"])
+    many = circuits.circuit_table(weights, ALL["peri"], np.full(3, 1e-3), SetComplement(5))
+    one = circuits.circuit_table({k: w[1] for k, w in weights.items()}, ALL["peri"], np.array(1e-3), SetComplement(5))
     for name in set(one) - {"lengths", "states"}:
         np.testing.assert_allclose(one[name][0], many[name][1], rtol=1e-10, atol=1e-12)
 
 
 def test_models_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = random_weights(PLACEMENTS["peri"])
-    whole = circuits.circuit_table(weights, PLACEMENTS["peri"], np.full(3, 1e-3), SetComplement(5))
+    weights = random_weights(ALL["peri"])
+    whole = circuits.circuit_table(weights, ALL["peri"], np.full(3, 1e-3), SetComplement(5))
     monkeypatch.setattr(circuits, "MODELS_AT_ONCE", 2)
-    pieces = circuits.circuit_table(weights, PLACEMENTS["peri"], np.full(3, 1e-3), SetComplement(5))
+    pieces = circuits.circuit_table(weights, ALL["peri"], np.full(3, 1e-3), SetComplement(5))
     for name, array in whole.items():
         np.testing.assert_allclose(pieces[name], array, rtol=1e-12)
 
 
 def test_a_diverged_model_leaves_its_neighbours_alone() -> None:
-    weights = random_weights(PLACEMENTS["pre"])
-    sound = circuits.circuit_table(weights, PLACEMENTS["pre"], np.full(3, 1e-3), SetComplement(5))
+    weights = random_weights(ALL["pre"])
+    sound = circuits.circuit_table(weights, ALL["pre"], np.full(3, 1e-3), SetComplement(5))
     weights["W_V"][1] = np.inf
-    table = circuits.circuit_table(weights, PLACEMENTS["pre"], np.full(3, 1e-3), SetComplement(5))
+    table = circuits.circuit_table(weights, ALL["pre"], np.full(3, 1e-3), SetComplement(5))
     assert np.isnan(table["residual"][1])
     assert not table["in_form"][1]
     for name in ("gap_mean", "tvd", "entropy", "residual"):
         np.testing.assert_array_equal(table[name][[0, 2]], sound[name][[0, 2]])
 
 
+def test_circuits_are_those_of_rms_norm_without_positions() -> None:
+    other = Norm("other", lambda x, p: x)
+    assert circuits.is_inspectable(LOG_N["peri+log-n"])
+    assert not circuits.is_inspectable(Parts(PLACEMENTS["peri"], norm=other))
+    assert not circuits.is_inspectable(Parts(PLACEMENTS["peri"], positions=POSITION_ENCODINGS["rope"]))
+
+
 def test_large_v_is_sampled() -> None:
     v = 12
-    table = circuits.circuit_table(hard_coded_weights(v), PLACEMENTS["none"], np.zeros(1), SetComplement(v))
+    table = circuits.circuit_table(hard_coded_weights(v), ALL["none"], np.zeros(1), SetComplement(v))
     assert table["states"].tolist() == [circuits.SAMPLED_SEQUENCES] * (v - 1)
     np.testing.assert_allclose(table["gap_min"][0, 1:], v / np.arange(2, v))
 
@@ -188,9 +203,9 @@ def tables() -> dict[str, circuits.Table]:
     names = ("pre", "peri", "out")
     found = {}
     for seed, name in enumerate(names):
-        weights = random_weights(PLACEMENTS[name], models=6, seed=seed)
+        weights = random_weights(ALL[name], models=6, seed=seed)
         weights["E"][2] = np.nan
-        found[name] = circuits.circuit_table(weights, PLACEMENTS[name], np.full(6, 1e-6), task)
+        found[name] = circuits.circuit_table(weights, ALL[name], np.full(6, 1e-6), task)
     return found
 
 
@@ -220,12 +235,11 @@ def test_picture_of_a_run_counts_the_diverged(tables: dict[str, circuits.Table])
 
 def solving_table(kappa: float, placement: str, models: int = 4) -> circuits.Table:
     """Simplex models of growing kappa that solve short lengths, a random one that does not, and a diverged one."""
-    v, norms = 5, PLACEMENTS[placement]
-    gains = Minimal.smallest(v).gains(norms)
-    each = [with_gains(simplex_weights(v, kappa * (1 + m)), gains) for m in range(models)]
+    v, parts = 5, ALL[placement]
+    each = [with_gains(simplex_weights(v, kappa * (1 + m)), Minimal.usual(v), parts) for m in range(models)]
     each += [{name: scale * w for name, w in each[0].items()} for scale in (0.1, np.nan)]
     weights = {name: np.concatenate([w[name] for w in each]) for name in each[0]}
-    return circuits.circuit_table(weights, norms, np.full(models + 2, 1e-12), SetComplement(v))
+    return circuits.circuit_table(weights, parts, np.full(models + 2, 1e-12), SetComplement(v))
 
 
 def test_picture_of_the_cure_shows_models_that_solved_their_task() -> None:

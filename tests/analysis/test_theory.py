@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from helpers import make_ensemble, minimal_problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -17,10 +18,9 @@ from resharpen.analysis.theory import checks, examples, theorem
 from resharpen.analysis.theory.normal_form import compose, fit_normal_form
 from resharpen.analysis.theory.precision import states
 from resharpen.analysis.theory.rational import exact_rank, fractions
-from resharpen.engines.base import Ensemble, Problem
 from resharpen.engines.torch_engine import TorchEngine
-from resharpen.models import PLACEMENTS, Minimal
-from resharpen.optim.hyperparameters import TABLE, draw
+from resharpen.models import Minimal
+from resharpen.parts import PLACEMENTS, Parts
 from resharpen.tasks import SetComplement
 from resharpen.views.theory import print_checks
 
@@ -58,9 +58,10 @@ def test_no_state_is_worse_than_the_worst(v: int, s: int, seed: int) -> None:
 def test_precision_of_a_model_is_that_of_its_matrices_when_attention_is_constant() -> None:
     v, rng = 6, np.random.default_rng(0)
     model = Minimal(v, d=4, d_k=2, d_v=3)
-    weights = {name: rng.normal(size=(2, *shape)) for name, shape in model.matrices().items()}
+    parts = Parts(PLACEMENTS["none"])
+    weights = {name: rng.normal(size=(2, *p.shape)) for name, p in model.parameters(parts).items()}
     weights["W_Q"][:] = 0
-    gap, spread = theory.model_precision(model, weights, PLACEMENTS["none"], np.zeros(2), SetComplement(v))
+    gap, spread = theory.model_precision(model, weights, parts, np.zeros(2), SetComplement(v))
     for m in range(2):
         E, U, W_V, W_O = (weights[name][m] for name in ("E", "U", "W_V", "W_O"))
         B, D = E @ U, E @ W_V @ W_O @ U
@@ -105,14 +106,13 @@ def test_hard_coded_model_attains_the_rank_bounds(v: int) -> None:
 
 def test_hard_coded_tvd_through_the_ordinary_evaluation() -> None:
     v = 9
-    task, model = SetComplement(v), Minimal.smallest(v)
-    problem = Problem(task, model, PLACEMENTS["none"], train_length=2, batch=1, steps=1, seed=0, setting="hard-coded")
-    draw_M = np.arange(1)
-    engine = TorchEngine(problem, Ensemble(draw_M, draw(TABLE, 0, "hard-coded", draw_M)), dtype="float64")
+    task, problem = SetComplement(v), minimal_problem("none", v, s=2, batch=1, steps=1)
+    engine = TorchEngine(problem, make_ensemble(problem, 1), dtype="float64")
     weights = theory.hard_coded_weights(v)
-    assert {name: array.shape[1:] for name, array in weights.items()} == model.matrices()
+    parameters = problem.model.parameters(problem.parts)
+    assert {name: array.shape[1:] for name, array in weights.items()} == {n: p.shape for n, p in parameters.items()}
     validation = task.validation(seed=0, use="report")
-    lengths, tvd, _ = metrics.mean_by_length(engine.evaluate(weights, validation), validation.length_P)
+    lengths, tvd, _ = metrics.mean_by_length(engine.measure(weights, validation)["tvd"], validation.length_P)
     expected = [5.67e-6, 0.00216612, 0.01926968, 0.06628828, 0.15290232, 0.28532901, 0.46814447, 0.70518870]
     assert lengths.tolist() == list(range(1, 9))
     np.testing.assert_allclose(tvd[0], expected, atol=5e-9)

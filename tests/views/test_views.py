@@ -3,18 +3,27 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from matplotlib.figure import Figure
-from resharpen.experiments.runner import run
-from resharpen.experiments.training import Progress
-from resharpen.views.set_complement import draw_set_complement as draw
 from rich.console import Console
 
 from resharpen.analysis.claims import claims
 from resharpen.analysis.scores import scores, task_of
+from resharpen.errors import UserError
+from resharpen.experiments.running.runner import run
+from resharpen.experiments.running.training import Progress
+from resharpen.experiments.specs.spec import Experiment, Setting
+from resharpen.models import Retriever
 from resharpen.optim.hyperparameters import narrowed
+from resharpen.tasks import MaxRetrieval
+from resharpen.views import figures
 from resharpen.views.progress import LiveProgress, Meter, PlainProgress
 from resharpen.views.tables import print_claims, print_scores, print_status
 from resharpen.views.violins import split_violin
+
+
+def draw(store, **how):
+    return figures.draw(store, **how)["figure"]
 
 
 def texts(figure: Figure) -> str:
@@ -32,7 +41,7 @@ def test_figure_shows_models_and_counts(tiny, tmp_path):
         assert expected in words
     dots = [line for line in figure.axes[0].lines if line.get_marker() == "."]
     assert sum(len(line.get_xdata()) for line in dots) == 2 * 2 * 16  # s, weights, models
-    pre_bema_s2 = scores(store).filter(placement="pre", train_length=2, weights="bema")["score"]
+    pre_bema_s2 = scores(store).filter(variant="pre", train_length=2, weights="bema")["score"]
     assert any(np.array_equal(line.get_ydata(), pre_bema_s2) for line in dots)
 
 
@@ -55,6 +64,34 @@ def test_figure_of_an_unfinished_run_says_so(tiny, tmp_path):
     assert "of 64 models so far" in texts(draw(store))
 
 
+@pytest.mark.parametrize(
+    ("selection", "words"),
+    [
+        ("best", "at its best checkpoint ("),
+        ("best-trained", "at its best checkpoint as judged on trained lengths"),
+        ("last", "at its last checkpoint"),
+    ],
+)
+def test_the_caption_says_which_checkpoint(tiny, tmp_path, selection, words):
+    store = run(replace(tiny, models=2), tmp_path / "r", workers=1)
+    title = draw(store, selection=selection).get_suptitle()
+    assert words in title
+    assert ("best" in title) == (selection != "last")
+    with pytest.raises(UserError, match="unknown selection 'latest': did you mean 'last'"):
+        draw(store, selection="latest")
+
+
+def test_the_caption_says_what_models_are_read_with(tiny, tmp_path):
+    store = run(replace(tiny, models=2), tmp_path / "r", workers=1)
+    assert "read with" not in draw(store).get_suptitle()
+    assert "read with log-n" in draw(store, attention="log-n").get_suptitle()
+
+
+def test_a_panel_for_every_variant(tiny, tmp_path):
+    store = run(replace(tiny, models=2, variants=["pre", "pre+log-n"]), tmp_path / "r", workers=1)
+    assert [axes.get_title() for axes in draw(store).axes] == ["pre", "pre+log-n"]
+
+
 def test_violin_of_one_value_and_of_none():
     axes = Figure().subplots()
     split_violin(axes, 1, np.array([0.25]), "train")
@@ -74,13 +111,15 @@ def test_tables(tiny, tmp_path):
         assert expected in text
 
 
-def progress(shard, step, setting="a", placement="peri", best=math.nan):
-    return Progress(shard, setting, placement, 16, step, 100, best, 0, checkpoint=True)
+def progress(shard, step, setting="a", variant="peri", best=math.nan, lower_is_better=True):
+    return Progress(shard, setting, variant, 16, step, 100, best, lower_is_better, diverged=0, checkpoint=True)
 
 
 def plan_of(*settings):
     shard = [SimpleNamespace(count=16, setting=SimpleNamespace(name=name)) for name in settings]
-    store = SimpleNamespace(experiment=SimpleNamespace(steps=100, engine="torch"), shards=lambda: shard, directory="r")
+    variants = {"pre": SimpleNamespace(engine="native"), "peri": SimpleNamespace(engine="torch")}
+    experiment = SimpleNamespace(steps=100, variants=variants)
+    store = SimpleNamespace(experiment=experiment, shards=lambda: shard, directory="r")
     return SimpleNamespace(run=store, todo=shard, damaged=[])
 
 
@@ -102,6 +141,30 @@ def test_meter_weighs_settings_by_their_own_pace():
     assert meter.best == {"peri": 0.1}
 
 
+@pytest.mark.parametrize(("lower", "best"), [(True, {"peri": 0.2, "pre": 0.7}), (False, {"peri": 0.9, "pre": 0.7})])
+def test_meter_takes_the_best_for_what_is_better(lower, best):
+    """Over shards, of which the last heard of need not be the best; nan before the first checkpoint is no score."""
+    meter = Meter(clock=lambda: 0.0)
+    meter.start(plan_of("a", "b", "c"))
+    for shard, variant, score in (("a", "peri", 0.4), ("b", "peri", 0.9), ("c", "pre", 0.7), ("a", "peri", 0.2)):
+        meter.update(progress(shard, 50, variant=variant, best=score, lower_is_better=lower))
+        meter.update(progress(shard, 60, variant=variant, lower_is_better=lower))
+    assert meter.best == best
+
+
+def test_progress_of_a_run_says_which_way_is_up(tmp_path):
+    """Accuracy: the best that is shown is the highest of all checkpoints, models and weights."""
+    setting = Setting(MaxRetrieval(longest=16, sequences=8), 16, Retriever(16))
+    spec = Experiment("x", (setting,), ["none", "peri"], models=3, steps=9, batch=8, checkpoints=3, engine="torch")
+    meter, seen = Meter(clock=lambda: 0.0), []
+    store = run(spec, tmp_path / "r", 1, meter.start, lambda progress: [meter.update(progress), seen.append(progress)])
+    assert not any(progress.lower_is_better for progress in seen)
+    curves = store.table("curves").join(store.table("models"), on="model")
+    highest = {name: curves.filter(variant=name)["score"].max() for name in ("none", "peri")}
+    assert meter.best == highest
+    assert meter.best != {name: curves.filter(variant=name)["score"].min() for name in highest}
+
+
 def test_meter_does_not_count_what_an_earlier_call_did():
     now = [0.0]
     meter = Meter(clock=lambda: now[0])
@@ -119,6 +182,7 @@ def test_plain_progress_writes_at_most_a_line_a_second():
     with console.file:
         plain = PlainProgress(console, clock=lambda: now[0])
         plain.plan(plan_of("a"))
+        assert "(native and torch engine)" in console.export_text(clear=False)
         for step in range(0, 101, 10):
             now[0] += 0.25
             plain.update(progress("a", step, best=0.3))

@@ -5,20 +5,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
-from resharpen.experiments.runner import run
-from resharpen.experiments.shelf import SCALES, take
-from resharpen.experiments.spec import Experiment
-from resharpen.experiments.toml import from_data, read_toml, to_data
 
 import resharpen as rs
 from resharpen.analysis.attention import attention_of, entropy_by_length
 from resharpen.cli import main
 from resharpen.errors import UserError
-from resharpen.models import PAPER_PLACEMENTS
+from resharpen.experiments.running.runner import run
+from resharpen.experiments.specs.shelf import SCALES, take
+from resharpen.experiments.specs.spec import Experiment
+from resharpen.experiments.specs.toml import from_data, read_toml, to_data
+from resharpen.parts import PAPER_PLACEMENTS
 from resharpen.tasks import Dyck
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "my_language.toml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "my_language.toml"
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_the_example_reads_and_resolves():
     [({"kind": "dyck", "k": 8, "m": 10}, "dyck-k8-m10-s700", 700), ({"kind": "tomita", "n": 3}, "tomita-3-s100", 100)],
 )
 def test_built_in_languages_take_the_paper_s_lengths(task, name, cap):
-    spec = from_data({"models": 1, "steps": 1, "placements": ["peri"], "name": "x", "task": task})
+    spec = from_data({"models": 1, "steps": 1, "variants": ["peri"], "name": "x", "task": task})
     (setting,) = spec.settings
     assert (setting.name, setting.train_length) == (name, cap)
     assert (setting.model.layers, setting.model.d, setting.model.heads) == (2, 64, 4)
@@ -63,7 +64,7 @@ def test_the_shelf_has_the_paper_s_languages():
             100,
         )
         assert all((s.task.sequences, s.task.selection_sequences) == (1_024, 64) for s in experiment.settings)
-        assert tuple(experiment.placements) == PAPER_PLACEMENTS
+        assert tuple(experiment.variants) == PAPER_PLACEMENTS
     assert paper["fig6"] == paper["fig7"]  # one run, two figures
     checkpoints = {scale: take("fig3", scale).checkpoints for scale in SCALES}
     assert checkpoints == {"smoke": 2, "laptop": 10, "paper": 100}
@@ -71,12 +72,12 @@ def test_the_shelf_has_the_paper_s_languages():
 
 def test_sizes_of_validation_are_part_of_a_spec():
     task = {"kind": "dyck", "k": 2, "m": 3, "sequences": 6, "selection_sequences": 4}
-    spec = from_data({"models": 1, "steps": 1, "placements": ["peri"], "name": "x", "task": task})
+    spec = from_data({"models": 1, "steps": 1, "variants": ["peri"], "name": "x", "task": task})
     assert spec.settings[0].name == "dyck-k2-m3-s84"
     assert spec.settings[0].task == Dyck(2, 3, sequences=6, selection_sequences=4)
     assert from_data(to_data(spec)) == spec
     with pytest.raises(UserError, match="sequences = 0: at least 2"):
-        from_data({"models": 1, "steps": 1, "placements": ["peri"], "name": "x", "task": task | {"sequences": 0}})
+        from_data({"models": 1, "steps": 1, "variants": ["peri"], "name": "x", "task": task | {"sequences": 0}})
 
 
 def test_a_bad_language_names_the_state():
@@ -131,13 +132,15 @@ def test_two_languages_in_one_figure(tmp_path):
          "model": {"layers": 1, "d": 16, "heads": 1, "d_mlp": 16}}
         for n in (3, 7)
     ]  # fmt: skip
-    data = {"name": "t", "models": 2, "steps": 2, "batch": 4, "checkpoints": 1, "placements": ["pre", "peri"]}
+    data = {"name": "t", "models": 2, "steps": 2, "batch": 4, "checkpoints": 1, "variants": ["pre", "peri"]}
     store = run(from_data(data | {"task": tasks, "engine": "native"}), tmp_path / "r", workers=1)
     figures = rs.draw(store)
     assert set(figures) == {"figure", "tvd"}
     titles = [axes.get_title() for axes in figures["figure"].axes]
     assert titles == ["Tomita 3, pre", "Tomita 7, pre", "Tomita 3, peri", "Tomita 7, peri"]
     assert "ROC AUC of the logit of 0" in figures["figure"].axes[1].get_ylabel()
+    assert figures["figure"].axes[-1].get_xlabel() == "input length (tokens)"
+    assert figures["tvd"].axes[-1].get_xlabel() == "input length (tokens, to the end of a bin)"
     ends = {line.get_xdata()[0] for line in figures["tvd"].axes[0].lines if len(set(line.get_xdata())) == 1}
     assert 20 / 20 - 0.5 in ends  # the cap, at the end of the first bin
 
@@ -162,3 +165,28 @@ def test_inspecting_a_transformer(small, tmp_path, capsys):
     entropy = entropy_by_length(weights)
     assert np.allclose(entropy[..., 0], 0)
     assert (entropy <= np.log(np.arange(1, 5)) + 1e-6).all()  # the weights are float32
+
+
+def test_the_number_of_a_language_is_not_the_number_of_prefixes(tmp_path, capsys):
+    """`n` is that of Tomita's languages, `count` that of the sequences behind a value."""
+    task = {"kind": "tomita", "n": 7, "sequences": 4, "selection_sequences": 2, "train_lengths": [12],
+            "model": {"layers": 1, "d": 8, "heads": 1, "d_mlp": 8}}  # fmt: skip
+    data = {"name": "t", "models": 1, "steps": 1, "batch": 4, "checkpoints": 1, "variants": ["pre"], "engine": "torch"}
+    run(from_data(data | {"task": task}), tmp_path / "r", workers=1)
+    main(["results", str(tmp_path / "r"), "--csv"])
+    csv = pl.read_csv(capsys.readouterr().out.encode())
+    assert set(csv["n"]) == {7}
+    assert set(csv.filter(metric="auc")["count"]) == {4}
+    assert (csv.filter(metric="tvd")["count"] > 4).all()
+
+
+def test_a_language_of_one_s_own_has_no_claims_to_go_on_with(small, tmp_path, capsys):
+    out = tmp_path / "r"
+    run(small, out, workers=1)
+    main(["run", str(out)])
+    said = capsys.readouterr().out
+    assert f"Next: resharpen results {out}" in said
+    assert "claims" not in said
+    with pytest.raises(SystemExit):
+        main(["claims", str(out)])
+    assert "there are no claims to test on this kind of task" in capsys.readouterr().err

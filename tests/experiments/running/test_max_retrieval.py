@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from resharpen.analysis.rescoring import rescore
-from resharpen.experiments.runner import run
-from resharpen.experiments.shelf import take
-from resharpen.experiments.spec import Experiment, Setting
-from resharpen.experiments.toml import from_data, to_data
 
 import resharpen as rs
 from resharpen.analysis.claims import claims
 from resharpen.errors import UserError
+from resharpen.experiments.running.rescoring import rescore
+from resharpen.experiments.running.runner import run
+from resharpen.experiments.specs.shelf import take
+from resharpen.experiments.specs.spec import Experiment, Setting
+from resharpen.experiments.specs.toml import from_data, to_data
 from resharpen.models import RETRIEVER_PLACEMENTS, Retriever
 from resharpen.tasks import MaxRetrieval
 
@@ -20,7 +20,7 @@ GOOD = {
     "name": "max",
     "models": 2,
     "steps": 4,
-    "placements": ["none", "peri"],
+    "variants": ["none", "peri"],
     "task": {"kind": "max-retrieval", "longest": 64, "sequences": 8},
 }
 
@@ -30,7 +30,7 @@ def small() -> Experiment:
     """Two models of width 16 on each of the four placements, reported to 64 items."""
     setting = Setting(MaxRetrieval(longest=64, sequences=32), 16, Retriever(hidden=16))
     return Experiment(
-        "max", (setting,), dict(RETRIEVER_PLACEMENTS), models=2, steps=6, batch=16, checkpoints=2, engine="torch"
+        "max", (setting,), list(RETRIEVER_PLACEMENTS), models=2, steps=6, batch=16, checkpoints=2, engine="torch"
     )
 
 
@@ -47,10 +47,11 @@ def test_a_spec_says_what_the_paper_does():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"placements": ["peri-init"]}, r"unknown placement 'peri-init': .*\(allowed: none, peri, post, pre\)"),
-        ({"placements": ["mine"], "placement": {"mine": {"residual": True}}}, "none, pre, post, peri"),
-        ({"attention": "log"}, "unknown attention 'log'"),
-        ({"attention": "adaptive-temperature"}, "allowed: log-n, softmax"),
+        ({"variants": ["peri-init"]}, r"unknown placement 'peri-init': .*\(allowed: none, peri, post, pre\)"),
+        ({"variants": ["mine"], "variant": {"mine": {"placement": {"residual": True}}}}, "none, pre, post, peri"),
+        ({"variants": ["none+log"]}, "unknown variant 'log': did you mean 'log-n'"),
+        ({"variants": ["none+adaptive-temperature"]}, "adaptive-temperature is to read trained models with"),
+        ({"variants": ["minimal"]}, "the model 'minimal' reads tokens, max gives items"),
         ({"task": {"kind": "max-retrieval", "train_lengths": [4]}}, "5 to s items"),
         ({"task": {"kind": "max-retrieval", "v": 9}}, "unknown key in .task. 'v'"),
     ],
@@ -92,7 +93,7 @@ def test_from_spec_to_claim(small, tmp_path, engine):
 
 def test_a_stored_retriever_can_be_called(small, tmp_path):
     store = run(small, tmp_path / "r", workers=1)
-    model = rs.load_model(store, "max-s16-hidden16/peri/1")
+    model = rs.load_model(store, "max-s16/peri/1")
     p = model([[(0.2, 3), (0.9, 7)], [(0.5, 1)]])
     assert p.shape == (2, 10)
     assert np.allclose(p.sum(1), 1, atol=1e-6)
@@ -109,9 +110,12 @@ def test_other_families_have_no_circuits(small, tmp_path):
 
 
 def test_log_n_trains_differently(small, tmp_path):
-    plain = run(small, tmp_path / "a", workers=1)
-    scaled = run(replace(small, attention="log-n"), tmp_path / "b", workers=1)
-    a, b = (store.table("lengths").filter(metric="entropy", selection="last")["value"] for store in (plain, scaled))
+    placements = list(RETRIEVER_PLACEMENTS)
+    store = run(replace(small, variants=[*placements, *(f"{p}+log-n" for p in placements)]), tmp_path / "r", workers=1)
+    table = store.table("lengths").join(store.table("models"), on="model").filter(metric="entropy", selection="last")
+    table = table.sort("placement", "draw", "weights", "length")
+    a, b = (table.filter(attention=name)["value"] for name in ("softmax", "log-n"))
+    assert len(a) == len(b) == 4 * 2 * 2 * 3
     assert (b < a).any()  # logits times log n > 1: sharper
     assert (b <= a + 1e-5).all()
 
@@ -128,3 +132,31 @@ def test_reading_with_a_remedy(small, tmp_path, engine):
     assert (b >= a - 1e-6).all()
     assert (b > a).any()
     assert set(rs.draw(store, attention="adaptive-temperature")) == {"figure", "entropy", "largest-weight"}
+
+
+def test_reading_with_a_name_that_is_none(small, tmp_path):
+    store = run(replace(small, variants=["none"]), tmp_path / "r", workers=1)
+    message = "unknown attention 'adaptive-temprature': did you mean 'adaptive-temperature'"
+    with pytest.raises(UserError, match=message):
+        rescore(store, "adaptive-temprature")
+    with pytest.raises(UserError, match=message):
+        rs.draw(store, attention="adaptive-temprature")
+
+
+OWN = """
+import resharpen as rs
+
+@rs.attention()
+def mine(e, mask, p):
+    return rs.masked_softmax(e, mask)
+"""
+
+
+def test_reading_with_an_attention_of_one_s_own(small, tmp_path):
+    """softmax, written by the user, reads what softmax reads."""
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    store = run(replace(small, variants=["none"]), tmp_path / "r", workers=1)
+    keys = ["model", "weights", "length", "metric"]
+    same, own = (rescore(store, name).sort(keys) for name in ("softmax", f"{path}:mine"))
+    assert np.allclose(same["value"], own["value"], atol=1e-6)

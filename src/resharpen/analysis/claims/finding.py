@@ -75,7 +75,7 @@ def paired_only(rows: pl.DataFrame) -> pl.DataFrame:
     """The draws of each setting that every placement has: in an unfinished run some are ahead of others."""
     import polars as pl
 
-    each = pl.struct("placement", "weights").n_unique()
+    each = pl.struct("variant", "weights").n_unique()
     return rows.filter(each.over("setting", "draw") == each.over("setting"))
 
 

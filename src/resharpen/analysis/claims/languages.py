@@ -165,9 +165,9 @@ def _measured(run: Run, *parameters: str) -> pl.DataFrame:
     """Every value at the best checkpoints, with the parameters of its task."""
     import polars as pl
 
-    columns = ("model", "setting", "placement", "draw", "train_length", *parameters)
-    scored = (pl.col("selection") == "best") & pl.col("metric").is_in(list(WORST)) & (pl.col("n") > 0)
-    lengths = run.table("lengths").filter(scored).drop("n")  # which is what a Tomita language is called, too
+    columns = ("model", "setting", "variant", "draw", "train_length", *parameters)
+    scored = (pl.col("selection") == "best") & pl.col("metric").is_in(list(WORST)) & (pl.col("count") > 0)
+    lengths = run.table("lengths").filter(scored).drop("count")
     filled = lengths.with_columns(pl.col("value").fill_null(pl.col("metric").replace_strict(WORST)))
     return paired_only(filled.join(run.table("models").select(columns), on="model"))
 
@@ -183,8 +183,8 @@ def _means(rows: pl.DataFrame, metric: str, weights: str = "train") -> Cells:
     import polars as pl
 
     of = rows.filter(pl.col("metric") == metric, pl.col("weights") == weights)
-    mean = of.group_by("setting", "placement", "draw").agg(pl.col("value").mean())
-    return by_group(mean, ["setting", "placement"], "value", WORST[metric])
+    mean = of.group_by("setting", "variant", "draw").agg(pl.col("value").mean())
+    return by_group(mean, ["setting", "variant"], "value", WORST[metric])
 
 
 def _ends(rows: pl.DataFrame, by: str, same: str) -> list[tuple[str, str]]:

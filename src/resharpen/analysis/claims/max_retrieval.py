@@ -17,17 +17,17 @@ def max_retrieval_claims(run: Run) -> list[Claim]:
     length than at the longest trained one."""
     import polars as pl
 
-    models = run.table("models").select("model", "setting", "placement", "draw", "train_length")
-    lengths = run.table("lengths").filter(metric="accuracy", selection="best", weights="train").drop("n")
+    models = run.table("models").select("model", "setting", "variant", "draw", "train_length")
+    lengths = run.table("lengths").filter(metric="accuracy", selection="best", weights="train").drop("count")
     rows = paired_only(lengths.join(models, on="model"))
     new = rows.filter(pl.col("length") > pl.col("train_length"))
-    mean = new.group_by("setting", "placement", "draw").agg(pl.col("value").fill_null(WORST).mean())
+    mean = new.group_by("setting", "variant", "draw").agg(pl.col("value").fill_null(WORST).mean())
     longest, trained = new["length"].max(), rows["train_length"].max()
     ends = rows.filter(pl.col("length") == longest).join(
-        rows.filter(pl.col("length") == trained), on=["setting", "placement", "draw"], suffix="_trained"
+        rows.filter(pl.col("length") == trained), on=["setting", "variant", "draw"], suffix="_trained"
     )
     change = ends.with_columns(value=pl.col("value").fill_null(WORST) - pl.col("value_trained").fill_null(WORST))
-    pairs, cell, what = list(product(BETTER, WORSE)), ["setting", "placement"], "median accuracy difference"
+    pairs, cell, what = list(product(BETTER, WORSE)), ["setting", "variant"], "median accuracy difference"
     findings = compare(by_group(mean, cell, "value", WORST), pairs, f"{what} on new lengths", ">")
     if findings:  # there are new lengths
         gain = f"{what}, gain from {trained} to {longest:,} items"

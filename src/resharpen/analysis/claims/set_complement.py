@@ -22,7 +22,7 @@ GENERALISES, TO_SOME_EXTENT = 0.05, 0.15
 WORST = 1.0
 """The TVD of a model that has none."""
 AFTER_ATTENTION = ("post", "peri", "peri-init")
-KEYS = ("placement", "train_length", "weights")
+KEYS = ("variant", "train_length", "weights")
 
 
 def set_complement_claims(run: Run) -> list[Claim]:
