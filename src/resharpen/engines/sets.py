@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 from resharpen.tasks import Batch
 
 
+MOST_BITS = 48
+"""The largest vocabulary whose sets are kept as the bits of one number."""
+
+
 class States(NamedTuple):
     last: NDArray[np.int64]
     """[P]"""

@@ -5,7 +5,10 @@ Shapes: M models, N sequences, L positions, V tokens, P scored places.
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Mapping
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resharpen.engines.base import Arrays, Batches, Ensemble, Measures, Problem, initial_state
-from resharpen.engines.sets import merged
+from resharpen.engines.pieces import pieces
+from resharpen.engines.sets import MOST_BITS, merged
 from resharpen.errors import UserError
 from resharpen.models.loss import counted_nll, total_nll
 from resharpen.optim.clipping import clip_factor, gradient_norm
@@ -24,94 +28,150 @@ from resharpen.tasks import Batch, Examples
 
 EVALUATED_AT_ONCE = 2**21
 """Bound on models x positions x tokens in one evaluation call: about 100 MB of activations."""
+FLOATS_AT_ONCE = 2**19
+"""Models are trained in blocks whose widest activation has about so many numbers: two megabytes."""
 
 
 class TorchEngine:
     name = "torch"
 
     def __init__(self, problem: Problem, ensemble: Ensemble, dtype: str = "float32"):
+        keep_memory()
         self.problem, self.ensemble = problem, ensemble
         self._dtype, self._device = getattr(torch, dtype), torch_device(problem.device)
         self._hyper = {name: self._tensor(values) for name, values in ensemble.hyperparameters.items()}
         self._parameters = problem.model.parameters(problem.parts)
-        self._reads_sets = problem.task.sets and not problem.model.sees_order(problem.parts)
+        self._shapes = {name: tuple(map(int, p.shape)) for name, p in self._parameters.items()}
+        decays = [np.full(math.prod(self._shapes[name]), p.decays) for name, p in self._parameters.items()]
+        self._decay_MxW = self._hyper["weight_decay"][:, None] * self._tensor(np.concatenate(decays).astype(float))
+        small = problem.task.vocabulary <= MOST_BITS
+        self._reads_sets = small and problem.task.sets and not problem.model.sees_order(problem.parts)
         self.load(initial_state(problem, ensemble))
 
     @property
     def step(self) -> int:
-        return int(self._state["step"])
+        return self._step
 
     @property
     def diverged_at(self) -> NDArray[np.int64]:
-        return self._state["diverged_at"].cpu().numpy()
+        return self._diverged_at.cpu().numpy().copy()
+
+    @property
+    def _kept(self) -> tuple[str, ...]:
+        """The parts of the state that have an array for every parameter; here they are side by side, [M, W]."""
+        return "theta", "theta_0", "ema", *self.problem.optimiser.state
 
     def dump(self) -> Arrays:
-        return {name: tensor.cpu().numpy().copy() for name, tensor in self._state.items()}
+        state: Arrays = {"step": np.array([self._step]), "diverged_at": self.diverged_at}
+        state["loss"] = self._loss_sum.cpu().numpy().copy()
+        for part in self._kept:
+            named = self._named(self._state[part])
+            state |= {f"{part}.{name}": tensor.cpu().numpy().copy() for name, tensor in named.items()}
+        return state
 
     def load(self, arrays: Arrays) -> None:
+        self._step = int(arrays["step"][0])
+        self._diverged_at = torch.tensor(arrays["diverged_at"], device=self._device)
+        self._loss_sum = torch.tensor(arrays["loss"], dtype=torch.float64, device=self._device)
+        models = len(self._diverged_at)
         self._state = {
-            name: torch.tensor(array, device=self._device) if name in ("step", "diverged_at") else self._tensor(array)
-            for name, array in arrays.items()
+            part: self._tensor(
+                np.concatenate([arrays[f"{part}.{n}"].reshape(models, -1) for n in self._shapes], axis=1)
+            )
+            for part in self._kept
         }
-        self._state["loss"] = torch.tensor(arrays["loss"], dtype=torch.float64, device=self._device)
+
+    def _named(self, x_MxW: Tensor) -> dict[str, Tensor]:
+        """Views of what lies side by side."""
+        sizes = [math.prod(shape) for shape in self._shapes.values()]
+        each = zip(self._shapes.items(), x_MxW.split(sizes, dim=1), strict=True)
+        return {name: x.view(len(x), *shape) for (name, shape), x in each}
 
     def advance(self, n: int, batches: Batches | None = None) -> None:
         """Train for n steps, on the problem's own minibatches or on given ones."""
-        problem, first = self.problem, self.step
+        problem, first = self.problem, self._step
         table = step_table(problem.optimiser, self.ensemble.hyperparameters, problem.steps, first, n)
         columns = {name: self._tensor(column) for name, column in table.items()}
         for i in range(n):
             batch = problem.minibatch(self.ensemble.group, first + i) if batches is None else batches[i]
-            loss_M, gradients = self.gradients(batch)
-            self._update(loss_M, gradients, {name: column[i] for name, column in columns.items()})
-            self._state["step"] += 1
+            loss_M, g_MxW = self._gradients(batch)
+            self._update(loss_M, g_MxW, {name: column[i] for name, column in columns.items()})
+            self._step += 1
 
     def gradients(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Each model's own loss, [M], and its gradient."""
-        theta = {name: self._state[f"theta.{name}"].detach().requires_grad_() for name in self._parameters}
-        loss_M = self._loss(theta, batch)
-        # The models share no parameter, so the gradient of the sum of losses is each model's own.
-        found = torch.autograd.grad(loss_M.sum(), list(theta.values()), allow_unused=True, materialize_grads=True)
-        return loss_M.detach(), dict(zip(theta, found, strict=True))
+        """Each model's own loss, [M], and its gradient, by name."""
+        loss_M, g_MxW = self._gradients(batch)
+        return loss_M, self._named(g_MxW)
 
-    def _loss(self, theta: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """The masked mean negative log likelihood of the targets, [M]."""
-        model, parts, count = self.problem.model, self.problem.parts, int(batch.mask.sum())
+    def _gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The masked mean negative log likelihood of the targets of each model, [M], and its gradient, [M, W].
+
+        Block by block of models and piece by piece of the minibatch, so that activations stay in the caches.
+        """
+        count, width = int(batch.mask.sum()), self.problem.model.width
+        work = (
+            [self._tensors(merged(batch, self.problem.task.vocabulary))]
+            if self._reads_sets
+            else [self._tensors(piece) for piece in pieces(batch)]
+        )
+        models = max(1, FLOATS_AT_ONCE // (width * max(math.prod(x[1].shape) for x in work)))
+        losses, gradients = [], []
+        for theta_MxW, *hyper in zip(
+            self._state["theta"].split(models), *(x.split(models) for x in self._hyper.values()), strict=True
+        ):
+            theta_MxW = theta_MxW.detach().requires_grad_()
+            total, g_MxW = torch.zeros(()), None
+            for piece in work:
+                loss_M = self._loss(self._named(theta_MxW), piece, dict(zip(self._hyper, hyper, strict=True))) / count
+                # The models share no parameter, so the gradient of the sum of losses is each model's own.
+                (g,) = torch.autograd.grad(loss_M.sum(), theta_MxW)
+                total, g_MxW = total + loss_M.detach(), g if g_MxW is None else g_MxW.add_(g)
+            losses.append(total)
+            gradients.append(g_MxW)
+        return torch.cat(losses), torch.cat(gradients)
+
+    def _loss(self, theta: Mapping[str, Tensor], piece: Any, hyper: Mapping[str, Tensor]) -> Tensor:
+        """The sum over the places of a piece, [M]."""
+        model, parts = self.problem.model, self.problem.parts
         if self._reads_sets:
-            last_P, present_PxV, counts_PxV = self._tensors(merged(batch, self.problem.task.vocabulary))
-            logits_MxPxV = model.logits_of_sets(theta, last_P, present_PxV, parts, self._hyper)
-            return counted_nll(logits_MxPxV, counts_PxV) / count
-        inputs, targets, mask = self._tensors(batch)
-        return total_nll(model.logits(theta, inputs, parts, self._hyper), targets, mask) / count
+            last_P, present_PxV, counts_PxV = piece
+            return counted_nll(model.logits_of_sets(theta, last_P, present_PxV, parts, hyper), counts_PxV)
+        inputs, targets, mask = piece
+        return total_nll(model.logits(theta, inputs, parts, hyper), targets, mask)
 
     @torch.no_grad()
-    def _update(self, loss_M: Tensor, gradients: dict[str, Tensor], row: Mapping[str, Tensor]) -> None:
+    def _update(self, loss_M: Tensor, g_MxW: Tensor, row: Mapping[str, Tensor]) -> None:
         """Clip, step and EMA. A model whose gradient or weights stop being finite is marked and frozen."""
-        state, optimiser = self._state, self.problem.optimiser
-        norm_M = gradient_norm(gradients.values())
-        newly_diverged_M = ~norm_M.isfinite()
-        alive_M = (state["diverged_at"] < 0) & ~newly_diverged_M
-        clip_M = clip_factor(norm_M, self._hyper["max_gradient_norm"])
-        for name, g in gradients.items():
+        norm_M = gradient_norm(g_MxW)
+        alive_M = (self._diverged_at < 0) & norm_M.isfinite()
+        g_MxW = g_MxW * clip_factor(norm_M, self._hyper["max_gradient_norm"])[:, None]
+        old = {part: x for part, x in self._state.items() if part != "theta_0"}
+        new = self._stepped(g_MxW, {**self._hyper, **row})
+        new["ema"] = old["ema"] + row["ema_weight"][:, None] * (new["theta"] - old["ema"])
+        if not alive_M.all():
+            new = {part: torch.where(alive_M[:, None], x, old[part]) for part, x in new.items()}
+        self._state |= new
+        alive_M &= new["theta"].isfinite().all(1)
+        self._diverged_at = torch.where(alive_M | (self._diverged_at >= 0), self._diverged_at, self._step)
+        self._loss_sum += torch.where(alive_M & loss_M.isfinite(), loss_M.double(), 0.0)
 
-            def per_model(x_M: Tensor, like: Tensor = g) -> Tensor:
-                return x_M.view(-1, *(1,) * (like.ndim - 1))
-
-            p = SimpleNamespace(
-                **{key: per_model(x_M) for key, x_M in {**self._hyper, **row}.items()}, t=state["step"] + 1
-            )
-            p.decay = p.weight_decay if self._parameters[name].decays else 0.0
-            old = {part: state[f"{part}.{name}"] for part in ("theta", *optimiser.state, "ema")}
-            kept = {part: old[part] for part in optimiser.state}
-            theta, new = optimiser.update(old["theta"], g * per_model(clip_M), kept, p)
-            new = {"theta": theta, **new, "ema": old["ema"] + p.ema_weight * (theta - old["ema"])}
-            for part, before in old.items():
-                state[f"{part}.{name}"] = torch.where(per_model(alive_M), new[part], before)
-            newly_diverged_M |= alive_M & ~theta.reshape(len(theta), -1).isfinite().all(1)
-        mark = newly_diverged_M & (state["diverged_at"] < 0)
-        state["diverged_at"] = torch.where(mark, state["step"], state["diverged_at"])
-        counts_M = (state["diverged_at"] < 0) & loss_M.isfinite()
-        state["loss"] += torch.where(counts_M, loss_M.double(), 0.0)
+    def _stepped(self, g_MxW: Tensor, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the optimiser makes of weights and its own state: of all at once, or tensor by tensor."""
+        optimiser, state = self.problem.optimiser, self._state
+        if optimiser.elementwise:
+            p = SimpleNamespace(**{name: x_M[:, None] for name, x_M in numbers.items()})
+            p.t, p.decay = self._step + 1, self._decay_MxW
+            theta, kept = optimiser.update(state["theta"], g_MxW, {part: state[part] for part in optimiser.state}, p)
+            return {"theta": theta, **kept}
+        named = {part: self._named(state[part]) for part in ("theta", *optimiser.state)}
+        new: dict[str, list[Tensor]] = {part: [] for part in named}
+        for name, g in self._named(g_MxW).items():
+            p = SimpleNamespace(**{key: x_M.view(-1, *(1,) * (g.ndim - 1)) for key, x_M in numbers.items()})
+            p.t, p.decay = self._step + 1, p.weight_decay if self._parameters[name].decays else 0.0
+            theta, kept = optimiser.update(named["theta"][name], g, {s: named[s][name] for s in optimiser.state}, p)
+            for part, x in {"theta": theta, **kept}.items():
+                new[part].append(x.reshape(len(x), -1))
+        return {part: torch.cat(tensors, dim=1) for part, tensors in new.items()}
 
     @torch.no_grad()
     def measure(self, weights: Arrays, validation: Any, report: bool = False) -> Measures:
@@ -152,3 +212,18 @@ def torch_device(name: str) -> torch.device:
             f"device '{name}': there is none here (there is: {', '.join(k for k, ok in there.items() if ok)})"
         )
     return torch.device(name)
+
+
+@cache
+def keep_memory() -> None:
+    """Ask the C library to keep freed memory: by default every larger tensor is mapped anew, page by page, and a fifth
+    of the time of small models goes into that."""
+    try:
+        libc = ctypes.CDLL(None)
+        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            libc.mallopt(option, 2**30)
+    except (OSError, AttributeError, TypeError):  # not glibc
+        pass
+
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3

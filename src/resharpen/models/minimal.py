@@ -43,6 +43,10 @@ class Minimal(Model):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: model sizes are at least 1")
 
+    @property
+    def width(self) -> int:
+        return max(self.d, self.vocabulary)
+
     @classmethod
     def usual(cls, vocabulary: int) -> Minimal:
         """The smallest that can solve Set Complement: d = d_v = v - 1, d_k = 1."""

@@ -26,6 +26,11 @@ class Model:
     positions: ClassVar[str] = "nope"
     """The position encoding where none is said."""
 
+    @property
+    def width(self) -> int:
+        """Numbers of the widest activation at a place, about: how many models fit in the caches together."""
+        return 256
+
     @classmethod
     def usual(cls, vocabulary: int) -> Self:
         """The sizes that are taken for a task with so many tokens, or answers, where none are said."""

@@ -51,6 +51,10 @@ class Retriever(Model):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} = {getattr(self, name)}: at least {least}")
 
+    @property
+    def width(self) -> int:
+        return self.hidden
+
     @classmethod
     def usual(cls, vocabulary: int) -> Retriever:
         return cls(classes=vocabulary)

@@ -50,6 +50,10 @@ class Transformer(Model):
             raise ValueError(f"d = {self.d}: must be a multiple of the {self.heads} heads")
 
     @property
+    def width(self) -> int:
+        return self.d_mlp
+
+    @property
     def d_head(self) -> int:
         return self.d // self.heads
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def gradient_norm(gradients: Iterable[Tensor]) -> Tensor:
+def gradient_norm(g_MxW: Tensor) -> Tensor:
     """The global norm of each model's gradient, [M]."""
-    import torch
-
-    return torch.stack([g.reshape(len(g), -1).square().sum(1) for g in gradients]).sum(0).sqrt()
+    return g_MxW.square().sum(1).sqrt()
 
 
 def clip_factor(norm_M: Tensor, max_norm_M: Tensor) -> Tensor:

@@ -1,0 +1,88 @@
+"""Every file in examples/ and every snippet of the README runs as it stands, at small sizes."""
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from polars.testing import assert_frame_equal
+
+import resharpen as rs
+from resharpen.cli import main
+from resharpen.experiments.keeping.store import TABLES
+
+ROOT = Path(__file__).parent.parent
+SPECS = sorted((ROOT / "examples").glob("*.toml"))
+
+
+def small(path: Path) -> rs.Experiment:
+    return replace(rs.read_toml(path), models=2, steps=4, checkpoints=2, batch=4)
+
+
+@pytest.mark.filterwarnings("ignore:variant .* runs on the torch engine")
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_a_spec_goes_all_the_way(path, tmp_path, capsys):
+    """Run, resumed in the middle, to figure, results, claims and a model taken out again."""
+    whole = rs.run(small(path), tmp_path / "whole", workers=1)
+    while len((part := rs.run(small(path), tmp_path / "part", workers=1, should_stop=lambda: True)).done()) < len(
+        part.shards()
+    ):
+        pass
+    for table in TABLES:
+        assert_frame_equal(part.table(table), whole.table(table), check_exact=True)
+    assert "figure" in rs.draw(whole)
+    capsys.readouterr()
+    main(["results", str(tmp_path / "whole"), "--csv"])
+    assert capsys.readouterr().out.count("\n") == rs.tidy_results(whole).height + 1
+    main(["status", str(tmp_path / "whole")])
+    for variant in whole.experiment.variants:
+        shard = next(shard for shard in whole.done() if shard.variant == variant)
+        model = rs.load_model(whole, shard.model_ids[0], selection="last")
+        sequence = [(0.5, 1), (0.25, 0)] if model.model.reads == "items" else [0, 1]
+        assert model([sequence]).sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_an_idea_is_at_most_twenty_lines():
+    for path in (ROOT / "examples").glob("my_*"):
+        lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
+        assert len(lines) <= 20, path.name
+
+
+def test_the_python_example(tmp_path):
+    done = subprocess.run([sys.executable, ROOT / "examples" / "api.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "api" / "figure.png").exists()
+    assert "mine" in done.stdout
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import resharpen as rs\n"
+        "spec = rs.figure('fig1', 'smoke').with_changes(models=1, steps=1, engine='torch')\n"
+        "rs.run(spec, 'run', workers=2)\n"
+    )
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert "if __name__ == '__main__'" in done.stderr
+
+
+def test_the_readme_s_python_runs(tmp_path, monkeypatch):
+    """With a small run in place of the demo."""
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert snippets
+    monkeypatch.chdir(tmp_path)
+    spec = rs.figure("fig1", "smoke").with_changes(models=2, steps=2, variants=["pre", "peri"], engine="torch")
+    rs.run(spec, "runs/demo", workers=1)
+    for snippet in snippets:
+        exec(snippet, {})
+
+
+def test_the_readme_s_commands_are_there():
+    """Every command line in README and docs names a command, a figure or a file that exists."""
+    text = "".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
+    for command, first in re.findall(r"resharpen (run|inspect|claims|results|figure|status) ([\w./-]+)", text):
+        if command == "run" and not first.startswith("runs/"):
+            assert (ROOT / first).exists() if "/" in first else rs.figure(first, "smoke"), first
