@@ -5,29 +5,29 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from resharpen.experiments.runner import run
 
 from resharpen.analysis.claims import claims
 from resharpen.analysis.claims.finding import paired_only
 from resharpen.analysis.claims.set_complement import SetComplementClaims
 from resharpen.analysis.scores import scores, tidy_results
+from resharpen.experiments.running.runner import run
 
 PLACEMENTS = ("pre", "post", "peri", "peri-init")
 
 
-def made_up(level, bema=-0.005, groups=6, v=9):
-    """Scores of `groups` groups: TVD around level(placement, s), BEMA moved by `bema`."""
+def made_up(level, bema=-0.005, draws=96, v=9):
+    """Scores of so many draws: TVD around level(placement, s), BEMA moved by `bema`."""
     rng = np.random.default_rng(0)
     rows = []
     for placement in PLACEMENTS:
         for s in range(1, 9):
-            for draw in range(16 * groups):
+            for draw in range(draws):
                 tvd = level(placement, s) * rng.uniform(0.8, 1.2)
                 for weights, shift in (("train", 0.0), ("bema", bema)):
                     new = s < v - 1
                     rows.append((placement, s, draw, weights, tvd + shift, tvd + shift if new else None, new))
-    columns = ["placement", "train_length", "draw", "weights", "score", "score_new", "has_new"]
-    return SetComplementClaims(v, pl.DataFrame(rows, schema=columns, orient="row"))
+    columns = ["variant", "train_length", "draw", "weights", "score", "score_new", "has_new"]
+    return SetComplementClaims(v, pl.DataFrame(rows, schema=columns, orient="row"), worth=1.0)
 
 
 def as_the_paper_says(placement, s):
@@ -52,22 +52,26 @@ def test_pre_that_generalises_contradicts_the_claim():
     assert made_up(lambda p, s: 0.01).all()[0].verdict == "does not hold"
 
 
-def test_two_groups_are_too_few():
-    assert {claim.verdict for claim in made_up(as_the_paper_says, groups=2).all()} == {"undecided at this scale"}
+def test_few_draws_decide_what_they_can():
+    """Of 32 draws all above a threshold, the 10% quantile could still be below it: 0.9^32 = 0.034."""
+    found = made_up(as_the_paper_says, draws=32).all()
+    assert [claim.verdict for claim in found] == ["undecided at this scale", "holds", "holds"]
+    undecided = [f.what for f in found[0].findings if f.verdict == "undecided at this scale"]
+    assert undecided == [f"pre, s = {s}: best TVD on new lengths" for s in range(3, 8)]
+    assert {claim.verdict for claim in made_up(as_the_paper_says, draws=5).all()} == {"undecided at this scale"}
 
 
 def test_bema_that_hurts():
-    assert made_up(as_the_paper_says, bema=+0.02).all()[2].verdict == "does not hold"
+    claim = made_up(as_the_paper_says, bema=+0.02).all()[2]
+    assert [finding.verdict for finding in claim.findings] == ["does not hold"] * 2
 
 
 def test_lost_models_rank_worst():
     claims_with_losses = made_up(as_the_paper_says)
     lost = claims_with_losses.rows.with_columns(
-        score_new=pl.when((pl.col("placement") == "post") & (pl.col("draw") % 16 != 0))
-        .then(None)
-        .otherwise("score_new")
+        score_new=pl.when((pl.col("variant") == "post") & (pl.col("draw") > 0)).then(None).otherwise("score_new")
     )
-    assert SetComplementClaims(9, lost).all()[0].verdict == "does not hold"
+    assert SetComplementClaims(9, lost, worth=1.0).all()[0].verdict == "does not hold"
 
 
 def test_scores_of_a_run(tiny, tmp_path):

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-from resharpen.experiments.runner import run
-from resharpen.experiments.toml import from_data
+from resharpen.experiments.specs.toml import from_data
 from rich.console import Console
 
 from resharpen.analysis.claims import claims
 from resharpen.analysis.claims.languages import dyck_claims, tomita_claims
-from resharpen.analysis.statistics import bootstrap, bootstrap_sum, picks, resample
+from resharpen.analysis.scores import scores
 from resharpen.cli import main
+from resharpen.experiments.running.runner import run
 from resharpen.tasks import Dyck, OwnLanguage, Tomita
 from resharpen.views.tables import print_scores
 
@@ -51,17 +51,17 @@ class MadeUp:
         return MadeUp(models, self.lengths.join(models, on="model", how="semi", maintain_order="left"))
 
 
-def made_up(settings, level, groups=6, placements=PLACEMENTS, lengths=(100, 120, 460, 500), noise=0.05):
+def made_up(settings, level, draws=96, placements=PLACEMENTS, lengths=(100, 120, 460, 500), noise=0.05):
     """Values around level(metric, setting, placement, weights, length), trained to 100. Each draw has a factor that all
     its models share."""
     rng, models, values = np.random.default_rng(0), [], []
     for setting in settings:
         name = "-".join(f"{key}{value}" for key, value in setting.items())
-        for draw in range(16 * groups):
+        for draw in range(draws):
             of_draw = rng.uniform(0.8, 1.2)
             for placement in placements:
                 model = f"{name}/{placement}/{draw}"
-                models.append({"model": model, "setting": name, "placement": placement, "draw": draw, **setting})
+                models.append({"model": model, "setting": name, "variant": placement, "draw": draw, **setting})
                 for metric, weights, length in (
                     (metric, weights, length)
                     for metric in ("tvd", "auc")
@@ -73,7 +73,7 @@ def made_up(settings, level, groups=6, placements=PLACEMENTS, lengths=(100, 120,
                     lost *= of_draw * (1 + noise * rng.normal())
                     values.append((model, weights, metric, length, 1 - lost if metric == "auc" else lost))
     columns = ["model", "weights", "metric", "length", "value"]
-    table = pl.DataFrame(values, schema=columns, orient="row").with_columns(selection=pl.lit("best"), n=pl.lit(128))
+    table = pl.DataFrame(values, schema=columns, orient="row").with_columns(selection=pl.lit("best"), count=pl.lit(128))
     return MadeUp(pl.DataFrame(models).with_columns(train_length=pl.lit(100)), table)
 
 
@@ -111,11 +111,11 @@ def finding(claim, part):
 def test_what_the_paper_saw_holds(test, settings, level, number, findings):
     (claim,) = test(made_up(settings, level))
     assert (claim.number, claim.verdict, len(claim.findings)) == (number, HOLDS, findings)
-    assert verdict(test, settings, level, groups=2) == OPEN
+    assert verdict(test, settings, level, draws=5) == OPEN
 
 
 def test_a_run_of_both_kinds_of_dyck_has_both_claims():
-    both = dyck_claims(made_up([*MAIN, *FURTHER[:1]], dyck, groups=1))
+    both = dyck_claims(made_up([*MAIN, *FURTHER[:1]], dyck, draws=16))
     assert [claim.number for claim in both] == [5, 6]
     assert len(both[1].findings) == 5 + 1  # nothing to compare k and m with
 
@@ -151,13 +151,13 @@ def test_only_new_lengths_compare_placements():
 
 
 def test_the_best_models_say_whether_a_logit_separates():
-    peri = (pl.col("placement") == "peri") & (pl.col("draw") % 16 > 3)
+    peri = (pl.col("variant") == "peri") & (pl.col("draw") % 16 > 3)
     (claim,) = dyck_claims(made_up(FURTHER[:1], dyck).lose(peri, pl.col("metric") == "auc"))
     assert finding(claim, "AUC of EOS").verdict == HOLDS
 
 
 def test_lost_models_rank_worst():
-    made, post = made_up(MAIN, dyck), pl.col("placement") == "post"
+    made, post = made_up(MAIN, dyck), pl.col("variant") == "post"
     assert dyck_claims(made.lose(post & (pl.col("draw") == 3)))[0].verdict == HOLDS
     (claim,) = dyck_claims(made.lose(post & (pl.col("draw") % 16 > 5)))
     assert finding(claim, "post - pre").verdict == FAILS
@@ -166,10 +166,37 @@ def test_lost_models_rank_worst():
 
 
 def test_a_model_lost_at_one_length_has_the_worst_value_there():
-    made = made_up(TOMITA[:1], lambda *at: 0.6, groups=1, noise=0.0)
-    (claim,) = tomita_claims(made.lose(pl.col("placement") == "peri", pl.col("length") == 120))
+    made = made_up(TOMITA[:1], lambda *at: 0.6, draws=16, noise=0.0)
+    (claim,) = tomita_claims(made.lose(pl.col("variant") == "peri", pl.col("length") == 120))
     # at 120 and 460 it has 0 and x where the others have x and x
     assert finding(claim, "peri - pre").interval.estimate == pytest.approx(-0.3, abs=0.02)
+
+
+def test_the_rule_on_values_that_are_not_there():
+    """Of scores and claims alike, see `scored_lengths`."""
+    made = made_up(TOMITA[:1], lambda *at: 0.6, draws=4, placements=("pre", "peri"), noise=0.0)
+    made = made.lose(pl.col("model") == "n3/pre/0")  # diverged
+    made = made.lose(pl.col("model") == "n3/pre/1", pl.col("length") == 120)
+    made = made.lose(pl.lit(True), pl.col("length") == 460).undefine(pl.col("length") == 500)
+    made.experiment = SimpleNamespace(settings=(SimpleNamespace(task=Tomita(3)),))
+    table = scores(made).filter(weights="train")
+    assert table["model"].to_list() == made.models["model"].to_list()
+    found = {row["model"]: row for row in table.iter_rows(named=True)}
+    assert (found["n3/pre/0"]["score"], found["n3/pre/0"]["score_new"]) == (None, None)
+    value = found["n3/peri/1"]["score"]  # the same at every length
+    assert found["n3/pre/1"]["score"] == pytest.approx(value / 2)  # 0 at 120, itself at 100, nothing beyond
+    assert found["n3/pre/1"]["score_new"] == 0.0
+    (claim,) = tomita_claims(made)
+    differences = [found[f"n3/peri/{draw}"]["score_new"] for draw in (0, 1)] + [0.0, 0.0]  # to the worst one: 0
+    assert finding(claim, "peri - pre").interval.estimate == pytest.approx(np.median(differences))
+
+
+def test_a_setting_in_which_all_models_are_lost_keeps_them():
+    made = made_up(TOMITA[:1], lambda *at: 0.6, draws=2).lose(pl.lit(True))
+    made.experiment = SimpleNamespace(settings=(SimpleNamespace(task=Tomita(3)),))
+    table = scores(made)
+    assert table.height == 2 * made.models.height
+    assert table["score"].is_null().all()
 
 
 def test_lengths_where_nothing_can_be_scored_are_left_out():
@@ -234,51 +261,28 @@ def test_settings_count_alike():
     """The mean of the settings' medians, however many draws each has."""
     gaps = {2: 0.1, 32: 0.3}
     level = lambda metric, setting, placement, *_: 0.5 - gaps[setting["k"]] * (placement == "peri")  # noqa: E731
-    made = made_up([{"k": 2, "m": 3}, {"k": 32, "m": 3}], level, noise=0.0, groups=3)
+    made = made_up([{"k": 2, "m": 3}, {"k": 32, "m": 3}], level, noise=0.0, draws=48)
     more = made.without((pl.col("k") == 2) & (pl.col("draw") >= 16))
-    pre = more.lengths.filter(metric="tvd", length=120).join(more.models.filter(placement="pre"), on="model")
+    pre = more.lengths.filter(metric="tvd", length=120).join(more.models.filter(variant="pre"), on="model")
     factor = {k: np.median(pre.filter(k=k)["value"]) / 0.5 for k in gaps}
     (claim,) = dyck_claims(more)
     expected = -np.mean([gaps[k] * factor[k] for k in gaps])
     assert finding(claim, "peri - pre").interval.estimate == pytest.approx(expected)
-    assert finding(claim, "peri - pre").interval.p == 1.0  # one group in one of the settings
 
 
 def test_an_unfinished_run_uses_the_draws_that_all_placements_have():
     made = made_up([*MAIN, *CORNERS], dyck, lengths=(100, 120))
-    ahead = made.without((pl.col("placement") == "peri") & (pl.col("draw") >= 80))
+    ahead = made.without((pl.col("variant") == "peri") & (pl.col("draw") >= 80))
     same = made.without(pl.col("draw") >= 80)
     assert dyck_claims(ahead) == dyck_claims(same)
     # a setting that has only begun speaks where it can
-    begun = made.without((pl.col("k") == 2) & (pl.col("m") == 10) & (pl.col("placement") != "pre"))
+    begun = made.without((pl.col("k") == 2) & (pl.col("m") == 10) & (pl.col("variant") != "pre"))
     assert [claim.verdict for claim in dyck_claims(begun)] == [HOLDS, HOLDS]
-
-
-def test_resamples_of_unequal_groups():
-    rng = np.random.default_rng(0)
-    values, some = [rng.normal(size=n) for n in (16, 3, 16, 1)], picks(4)[:200]
-    median = lambda x: np.median(x, axis=-1)  # noqa: E731
-    expected = [np.median(np.concatenate([values[g] for g in row])) for row in some]
-    assert np.array_equal(resample(median, values, some), expected)
-    assert bootstrap_sum(median, [(1.0, "a", values)], 0.0) == bootstrap(median, values, 0.0)
-
-
-def test_settings_are_resampled_for_themselves():
-    """The variance of a difference of independent means is the sum of theirs; within a setting they go together."""
-    mean = lambda x: x.mean(axis=-1)  # noqa: E731
-    values = list(np.random.default_rng(0).normal(size=(12, 16)) + np.arange(12)[:, None])
-    width = lambda found: found.high - found.low  # noqa: E731
-    one = width(bootstrap(mean, values, 0.0))
-    apart = bootstrap_sum(mean, [(1.0, "a", values), (-1.0, "b", values)], 0.0)
-    assert width(apart) == pytest.approx(np.sqrt(2) * one, rel=0.08)
-    assert apart.estimate == pytest.approx(0.0)
-    together = bootstrap_sum(mean, [(1.0, "a", values), (-1.0, "a", values)], 0.0)
-    assert width(together) == pytest.approx(0.0)
 
 
 def test_a_logit_with_nothing_to_tell_has_no_finding():
     """At odd lengths of Dyck(k, 1) the depth is 0."""
-    made = made_up([{"k": 2, "m": 1}], dyck, groups=1)
+    made = made_up([{"k": 2, "m": 1}], dyck, draws=16)
     (claim,) = dyck_claims(made.undefine(pl.col("metric") == "auc"))
     assert [f.what for f in claim.findings if "AUC" in f.what] == []
     assert len(claim.findings) == 5
@@ -291,7 +295,7 @@ def test_from_a_run_to_the_terminal(tmp_path, capsys):
     run(from_data(spec | {"engine": "torch", "task": task}), tmp_path / "r", workers=1)
     main(["claims", str(tmp_path / "r")])
     shown = capsys.readouterr().out
-    for part in ("6. Further Dyck", "peri - pre", "best AUC of EOS", "undecided"):
+    for part in ("6. Further Dyck", "peri - pre", "best AUC of EOS", "undecided", "unknown, there is one group"):
         assert part in shown
     main(["results", str(tmp_path / "r")])
     assert "TVD over all lengths" in capsys.readouterr().out
@@ -300,13 +304,13 @@ def test_from_a_run_to_the_terminal(tmp_path, capsys):
 @pytest.mark.parametrize(("task", "numbers"), [(Dyck(8, 10), [5]), (Tomita(3), [7]), (OWN, [])])
 def test_claims_go_by_the_kind_of_task(task, numbers):
     setting = SimpleNamespace(task=task)
-    made = made_up(MAIN if numbers == [5] else TOMITA, lambda *_: 0.7, groups=1)
+    made = made_up(MAIN if numbers == [5] else TOMITA, lambda *_: 0.7, draws=16)
     made.experiment = SimpleNamespace(settings=(setting,))
     assert [claim.number for claim in claims(made)] == numbers
 
 
 def test_scores_are_titled_by_their_metric(capsys):
-    row = {"setting": "tomita-3-s100", "placement": "pre", "weights": "train", "score": 0.9, "diverged_at": None}
+    row = {"setting": "tomita-3-s100", "variant": "pre", "weights": "train", "score": 0.9, "diverged_at": None}
     print_scores(pl.DataFrame([row]), Tomita(3), Console())
     said = capsys.readouterr().out
     assert "ROC AUC over all lengths" in said

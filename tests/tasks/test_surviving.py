@@ -12,8 +12,8 @@ LANGUAGES = [Dyck(2, 3), Dyck(8, 5), Tomita(3), Tomita(7)]
 
 
 def some_scores(language, inputs_NxL):
-    """Two numbers a prefix that depend on its state and on its past: what a model's TVD and marked logit may be like."""
-    state_NxL, top_NxL = language.automaton.read(inputs_NxL.astype(np.int64))
+    """Two numbers a prefix that depend on its state and on its past: as TVD and marked logit may."""
+    state_NxL, _ = language.automaton.read(inputs_NxL.astype(np.int64))
     legal_NxL = language.automaton.legal_S(language.marked)[state_NxL]
     past_NxL = np.cumsum(np.sin(1.7 * inputs_NxL + 0.3 * np.arange(inputs_NxL.shape[1])), axis=1)
     tvd_NxL = 0.5 + 0.3 * np.sin(state_NxL + past_NxL)

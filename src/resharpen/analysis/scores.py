@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from resharpen.experiments.keeping.store import Run
@@ -16,27 +18,61 @@ def task_of(run: Run) -> Task:
     return run.experiment.settings[0].task
 
 
+WORST = {"tvd": 1.0, "auc": 0.0, "accuracy": 0.0}
+"""Of the metrics of the paper, as their tasks have it."""
+
+
+def scored_lengths(
+    run: Run,
+    selection: str = "best",
+    lengths: pl.DataFrame | None = None,
+    worst: Mapping[str, float] = MappingProxyType(WORST),
+) -> pl.DataFrame:
+    """The rows of `lengths` that count, with the columns of `models`: the one rule on values that are not there.
+
+    - A length at which there is nothing to score (a count of 0, or no model of the setting has a value) is left out.
+    - A model without a value at any length diverged before its first checkpoint. Its values stay null: it has no score,
+      is left out of densities, counted in captions, and ranked worst in statistics.
+    - A model that has values, but not at this length, has the worst one here.
+
+    `lengths` may be other rows than the run's own, rescored ones.
+    """
+    import polars as pl
+
+    known = pl.col("value").is_not_null()
+    of_setting, of_model = ["setting", "metric"], ["model", "weights", "metric"]
+    nothing = known.any().over(of_setting) & ~known.any().over(*of_setting, "length")
+    value = pl.col("value").fill_null(pl.col("metric").replace_strict(worst, default=None, return_dtype=pl.Float64))
+    rows = run.table("lengths") if lengths is None else lengths
+    return (
+        rows.filter(pl.col("selection") == selection, pl.col("count") > 0)
+        .drop("count")
+        .join(run.table("models"), on="model", maintain_order="left")
+        .filter(~nothing)
+        .with_columns(pl.when(known.any().over(of_model)).then(value).otherwise("value"))
+    )
+
+
 def scores(run: Run, selection: str = "best", lengths: pl.DataFrame | None = None) -> pl.DataFrame:
     """Per model and kind of weights: the mean of the task's metric over all lengths, `score`, and over those longer
     than trained, `score_new`; null where there are none, and for a model that diverged before its first checkpoint.
 
-    The other columns are those of the table `models`. `lengths` may be other rows than the run's own, rescored ones.
+    What counts, and with which value, is said at `scored_lengths`. The other columns are those of the table `models`.
     """
     import polars as pl
 
-    models = run.table("models")
-    lengths = run.table("lengths") if lengths is None else lengths
-    lengths = lengths.filter(pl.col("selection") == selection, pl.col("metric") == task_of(run).metric)
+    task = task_of(run)
+    worst = {name: metric.worst for name, metric in task.metrics.items()}
+    rows = scored_lengths(run, selection, lengths, worst).filter(pl.col("metric") == task.metric)
     new = pl.col("length") > pl.col("train_length")
     return (
-        lengths.join(models.select("model", "train_length"), on="model")
-        .group_by("model", "weights", maintain_order=True)
+        rows.group_by("model", "weights", maintain_order=True)
         .agg(
             pl.col("value").mean().alias("score"),
             pl.col("value").filter(new).mean().alias("score_new"),
             new.any().alias("has_new"),
         )
-        .join(models, on="model", maintain_order="left")
+        .join(run.table("models"), on="model", maintain_order="left")
     )
 
 

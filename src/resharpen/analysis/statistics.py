@@ -1,24 +1,45 @@
-"""Bootstrap over groups of draws, and Holm's correction.
+"""Intervals of quantiles over draws, what the draws of a group have in common, and Holm's correction.
 
-The sixteen draws of a group see the same minibatches, so the group, not the model, is what is resampled. Models of one
-draw are compared pair by pair across placements and weights: they share hyperparameters, initial weights and data.
+The unit is the draw. One quantile has an exact interval; sums of quantiles have one from reweighted draws. In both the
+interval leaves out a threshold if and only if its p-value is below 0.05.
 
-Shapes: G groups, D draws of a group, R resamples.
+Shapes: N draws, S settings, C cells (models of one draw), G groups of draws, R reweightings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf, nan
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-RESAMPLES = 4000
+RESAMPLES = 2000
 TAIL = 0.025
 """Left out on each side of a 95% interval."""
+UNSEEN = 0.5
+"""How much of a draw that nobody saw is added to the draws."""
+BEYOND = 0.035
+"""How likely all draws may lie on one side of a quantile for sums of such quantiles to have an interval: 0.9^32."""
+ONE_SIDED = 1.645
+"""Standard errors above zero from which the correlation within groups counts."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A value a draw, and the number of independent draws that they are worth.
+
+    Samples of one setting can be subtracted, pair by pair: they share hyperparameters, initial weights and data.
+    """
+
+    values_N: Floats
+    effective: float
+
+    def __sub__(self, other: Sample) -> Sample:
+        return Sample(self.values_N - other.values_N, self.effective)
 
 
 @dataclass(frozen=True)
@@ -27,65 +48,183 @@ class Interval:
     low: float
     high: float
     p: float
-    """Two-sided, that the statistic lies on the other side of the threshold."""
+    """Two-sided, of the threshold: below 0.05 if and only if low <= threshold <= high is false."""
 
 
-def bootstrap(statistic: Callable[[Floats], Floats], values_GxD: Sequence[Floats], threshold: float) -> Interval:
-    """Percentile interval of `statistic`, a function of values along the last axis, and the p-value of `threshold`.
+def quantile_interval(sample: Sample, q: float, threshold: float) -> Interval:
+    """[x_(r), x_(s)] of the sorted values: r the largest with P(B < r) < 0.025, s the smallest with P(B >= s) < 0.025.
 
-    Groups may differ in size: a resample takes whole groups. g groups cannot resolve a probability below g^-g, that of
-    drawing one group g times, so no p-value is smaller than that: with few groups nothing is decided.
+    B ~ Binomial(n, q) counts the draws below the q-quantile. Any x with P(X < x) <= q <= P(X <= x) is a q-quantile, so
+    that with ties P(X <= x) can only be larger and P(X < x) smaller than q: the interval covers at least 95% whatever
+    the distribution. The p-value of a threshold t is twice the smaller of P(B <= #{x_i <= t}) and P(B >= #{x_i < t}),
+    at most one: draws that equal t speak for neither side. It is below 0.05 exactly where the interval leaves t out.
+
+    Where no r (or s) exists the interval has no lower (upper) end, and no data give p < 0.05 there: 36 draws are needed
+    to bound the 10% quantile from below, 6 for the median. n effective draws out of N enter as the tails of
+    Binomial(n, q) at the counts times n / N, by way of the incomplete beta function (Korn and Graubard 1998).
     """
-    estimate = float(statistic(np.concatenate(values_GxD)))
-    resampled_R = resample(statistic, values_GxD, picks(len(values_GxD)))
-    return interval(estimate, resampled_R, threshold, len(values_GxD))
+    sorted_N, (at_most, at_least) = np.sort(sample.values_N), binomial_tails(len(sample.values_N), sample.effective, q)
+    r, beyond = int((at_most < TAIL).sum()), int((at_least < TAIL).sum())
+    low = float(sorted_N[r - 1]) if r else -inf
+    high = float(sorted_N[-beyond]) if beyond else inf
+    not_above, below = (int(np.searchsorted(sorted_N, threshold, side)) for side in ("right", "left"))
+    p = min(1.0, 2 * float(min(at_most[not_above], at_least[below])))
+    return Interval(float(np.quantile(sample.values_N, q)), low, high, p)
 
 
-def bootstrap_sum(
-    statistic: Callable[[Floats], Floats], terms: Sequence[tuple[float, str, Sequence[Floats]]], threshold: float
-) -> Interval:
-    """The same for the sum of weight * statistic(values) over terms of (weight, setting, values by group).
+def binomial_tails(n: int, effective: float, q: float) -> tuple[Floats, Floats]:
+    """P(B <= k) = I_{1-q}(n-k, k+1) and P(B >= k) = I_q(k, n-k+1) for k = 0..n, with I the incomplete beta function and
+    k and n scaled to the effective number.
 
-    Draws of different settings share neither hyperparameters nor data, so each setting's groups are resampled for
-    themselves; terms of one setting go together. The setting with the fewest groups says which p-value can be resolved.
+    >>> [tail.tolist() for tail in binomial_tails(2, 2.0, 0.5)]
+    [[0.25, 0.75, 1.0], [1.0, 0.75, 0.25]]
     """
-    groups = {setting: len(values) for _, setting, values in terms}
-    resampled = {setting: picks(groups[setting], stream) for stream, setting in enumerate(sorted(groups))}
-    estimate = sum(weight * float(statistic(np.concatenate(values))) for weight, _, values in terms)
-    total_R = sum(weight * resample(statistic, values, resampled[setting]) for weight, setting, values in terms)
-    return interval(estimate, np.asarray(total_R), threshold, min(groups.values()))
+    from scipy.special import betainc
+
+    k = np.arange(n + 1) * (effective / n)
+    at_most = betainc(effective - k[:-1], k[:-1] + 1, 1 - q)
+    at_least = betainc(k[1:], effective - k[1:] + 1, q)
+    return np.append(at_most, 1.0), np.insert(at_least, 0, 1.0)
 
 
-def picks(groups: int, stream: int = 0) -> NDArray[np.int64]:
-    """Which groups each resample takes, [R, G]; the same whenever asked, so that verdicts do not flicker."""
-    return np.random.default_rng(stream).integers(groups, size=(RESAMPLES, groups))
+def sum_interval(terms: Sequence[tuple[float, str, Sample]], q: float, threshold: float) -> Interval:
+    """The sum of weight * q-quantile over terms of (weight, setting, sample), plus or minus t standard errors.
+
+    error^2 = sum over settings of the variance of the setting's part of the sum when its draws are reweighted, the same
+    for all its terms, since these are paired; settings share neither hyperparameters nor data. t is Student's,
+    with one degree of freedom less than the fewest effective draws of a setting.
+
+    A bootstrap sees only what was drawn, and a 10% quantile of 32 draws rests on a handful. If BEMA ruins one model in
+    seven, two samples in five show no such model among the best, every resample agrees, and a percentile interval of
+    the difference covers 65%. (BCa cannot mend it: its jackknife is inconsistent for quantiles.) So each reweighting
+    has half a draw that nobody saw, at one extreme for terms that add and at the other for terms that subtract.
+
+    What 95% intervals cover in simulations on scores like ours, from 32 to 320 draws: 94 to 99% for differences between
+    settings, 95 to 100% for paired differences and means of medians, most where draws are few and pairs close, so that
+    half a draw counts. It falls to about 90% where a quantile lies at the very edge of a point mass.
+    """
+    from scipy.special import stdtr, stdtrit
+
+    of_setting: dict[str, list[tuple[float, Sample]]] = {}
+    for weight, setting, sample in terms:
+        of_setting.setdefault(setting, []).append((weight, sample))
+    # the (n + 1) q-th value, without bias for evenly spread draws: in a sum over settings bias adds up, noise does not
+    estimate = sum(weight * float(np.quantile(sample.values_N, q, method="weibull")) for weight, _, sample in terms)
+    fewest = min(sample.effective for _, _, sample in terms)
+    if max(q, 1 - q) ** fewest > BEYOND:
+        return Interval(estimate, -inf, inf, 1.0)
+    variance = 0.0
+    for stream, (_, parts) in enumerate(sorted(of_setting.items(), key=lambda item: item[0])):
+        weights = reweightings(len(parts[0][1].values_N), parts[0][1].effective, stream)
+        variance += np.var(sum(weight * reweighted(part.values_N, q, *weights, weight > 0) for weight, part in parts))
+    error = max(float(np.sqrt(variance)), np.finfo(float).tiny)  # all draws may be equal
+    p = 2 * float(stdtr(fewest - 1, -abs(estimate - threshold) / error))
+    reach = error * float(stdtrit(fewest - 1, 1 - TAIL))
+    return Interval(estimate, estimate - reach, estimate + reach, p)
 
 
-def resample(
-    statistic: Callable[[Floats], Floats], values_GxD: Sequence[Floats], picks_RxG: NDArray[np.int64]
-) -> Floats:
-    """The statistic of every resample, [R]; resamples with equally many draws are computed together."""
-    draws_G = np.array([len(group) for group in values_GxD])
-    if (draws_G == draws_G[0]).all():
-        return statistic(np.stack(values_GxD)[picks_RxG].reshape(len(picks_RxG), -1))
-    real_GxD = np.arange(draws_G.max()) < draws_G[:, None]
-    padded_GxD = np.zeros(real_GxD.shape)
-    padded_GxD[real_GxD] = np.concatenate(values_GxD)
-    draws_R, result_R = draws_G[picks_RxG].sum(1), np.empty(len(picks_RxG))
-    for draws in np.unique(draws_R):
-        rows = picks_RxG[draws_R == draws]
-        result_R[draws_R == draws] = statistic(padded_GxD[rows][real_GxD[rows]].reshape(-1, draws))
-    return result_R
+def reweightings(n: int, effective: float, stream: int) -> tuple[Floats, Floats]:
+    """Dirichlet weights of n draws, [R, N], and of the unseen one, [R]; the same whenever asked, so that verdicts do
+    not flicker. A concentration of effective / n each lets a share p of the draws vary by about p (1 - p) / effective.
+    """
+    rng = np.random.default_rng(stream)
+    drawn_RxN, unseen_R = rng.standard_gamma(effective / n, (RESAMPLES, n)), rng.standard_gamma(UNSEEN, RESAMPLES)
+    total_R = drawn_RxN.sum(1) + unseen_R
+    return drawn_RxN / total_R[:, None], unseen_R / total_R
 
 
-def interval(estimate: float, resampled_R: Floats, threshold: float, groups: int) -> Interval:
-    low, high = np.quantile(resampled_R, [TAIL, 1 - TAIL])
-    return Interval(estimate, float(low), float(high), two_sided_p(resampled_R, threshold, groups))
+def reweighted(values_N: Floats, q: float, drawn_RxN: Floats, unseen_R: Floats, adds: bool) -> Floats:
+    """The q-quantile under each reweighting, [R].
+
+    x_(i) stands at the weight before it and half of its own, and between such positions the quantile is linear. The
+    unseen draw is before all others in every second reweighting, in the other ones for a term that does not add.
+    """
+    order_N = np.argsort(values_N, kind="stable")
+    sorted_N, own_RxN = values_N[order_N], drawn_RxN[:, order_N]
+    at_R = np.arange(len(unseen_R))
+    before_R = np.where(at_R % 2 == adds, unseen_R, 0.0)
+    position_RxN = before_R[:, None] + np.cumsum(own_RxN, axis=1) - own_RxN / 2
+    right_R = np.clip((position_RxN < q).sum(1), 1, len(values_N) - 1)
+    start_R, end_R = position_RxN[at_R, right_R - 1], position_RxN[at_R, right_R]
+    share_R = np.clip((q - start_R) / np.maximum(end_R - start_R, np.finfo(float).tiny), 0.0, 1.0)
+    return sorted_N[right_R - 1] + share_R * (sorted_N[right_R] - sorted_N[right_R - 1])
 
 
-def two_sided_p(resampled: Floats, threshold: float, groups: int) -> float:
-    below, above = (resampled <= threshold).mean(), (resampled >= threshold).mean()
-    return float(min(1.0, 2 * max(min(below, above), 1 / len(resampled), float(groups) ** -groups)))
+def most_below(intervals: Sequence[Interval], threshold: float) -> Interval:
+    """The share of C numbers that lie below the threshold that their p-values are about; its own threshold is one half.
+
+    At least u of them do with p(u) = min over j >= u of (C - u + 1) / (j - u + 1) p_(j), where p_(1) <= ... <= p_(C)
+    are their one-sided p-values (Benjamini and Heller 2008 with Simes' inequality, which holds for independent and for
+    positively dependent numbers). The interval runs from the largest u with p(u) < 0.025 to C minus the same for "at
+    least u do not". It is conservative, as a share of numbers that may all be close to the threshold has to be.
+    """
+    below = np.array([interval.estimate < threshold for interval in intervals])
+    half_p = np.array([interval.p / 2 for interval in intervals])
+    p_below, p_not = (at_least_p(np.where(side, half_p, 1.0)) for side in (below, ~below))
+    majority = len(below) // 2  # in an array that begins with u = 1
+    low, high = (p_below < TAIL).mean(), 1 - (p_not < TAIL).mean()
+    p = min(1.0, 2 * float(min(p_below[majority], p_not[majority])))
+    return Interval(float(below.mean()), float(low), float(high), p)
+
+
+def at_least_p(p_values: Floats) -> Floats:
+    """p(u) for u = 1..C, which never falls: see `most_below`.
+
+    >>> at_least_p(np.array([0.5, 0.01, 0.02])).tolist()
+    [0.03, 0.04, 0.5]
+    """
+    sorted_C, count = np.sort(p_values), len(p_values)
+    return np.array([(sorted_C[u:] * (count - u) / np.arange(1, count - u + 1)).min() for u in range(count)])
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Of the scores of draws of one group, which see the same minibatches."""
+
+    estimate: float
+    error: float
+    """The standard error of the estimate if there is none."""
+
+    def worth(self, group: int) -> float:
+        """How many independent draws a draw of a group of this size stands for: 1 / (1 + (group - 1) estimate) where
+        the estimate is significantly above zero, else 1."""
+        return 1 / (1 + (group - 1) * self.estimate) if self.estimate > ONE_SIDED * self.error else 1.0
+
+
+UNKNOWN = Correlation(nan, nan)
+"""What a single group of draws shows."""
+
+
+def intraclass_correlation(settings: Iterable[tuple[Floats, NDArray[np.int64]]]) -> Correlation:
+    """The mean over settings, each (scores [N, C], group of each draw [N]), of the correlation of ranks within groups.
+
+    One-way analysis of variance of the ranks of a cell, n_g draws in group g, n0 = (N - sum n_g^2 / N) / (G - 1):
+
+        ICC = (B - W) / (B + (n0 - 1) W)        B, W: mean squares between and within groups
+        error^2 = 2 (N - 1) / ((N - G) (G - 1) n0^2)
+
+    The mean over the C cells of a setting, whose ranks correlate by r_cd, is as uncertain as that of C^2 / sum r_cd^2
+    independent cells. Cells in which all draws are equal are left out.
+    """
+    from scipy.stats import rankdata
+
+    estimates, variances = [], []
+    for values_NxC, group_N in settings:
+        _, group_N, draws_G = np.unique(group_N, return_inverse=True, return_counts=True)
+        rank_NxC = rankdata(values_NxC, axis=0)[:, np.ptp(values_NxC, axis=0) > 0]
+        (n, cells), groups = rank_NxC.shape, len(draws_G)
+        if cells == 0 or groups == 1 or groups == n:
+            continue
+        mean_GxC = np.stack([rank_NxC[group_N == g].mean(0) for g in range(groups)])
+        between_C = (draws_G[:, None] * (mean_GxC - rank_NxC.mean(0)) ** 2).sum(0) / (groups - 1)
+        within_C = ((rank_NxC - mean_GxC[group_N]) ** 2).sum(0) / (n - groups)
+        n0 = (n - (draws_G**2).sum() / n) / (groups - 1)
+        estimates.append(((between_C - within_C) / (between_C + (n0 - 1) * within_C)).mean())
+        independent = cells**2 / (np.corrcoef(rank_NxC, rowvar=False) ** 2).sum()
+        variances.append(2 * (n - 1) / ((n - groups) * (groups - 1) * n0**2 * independent))
+    if not estimates:
+        return UNKNOWN
+    return Correlation(float(np.mean(estimates)), float(np.sqrt(np.sum(variances)) / len(variances)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

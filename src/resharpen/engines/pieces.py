@@ -34,7 +34,7 @@ def pieces(batch: Batch) -> Iterator[Batch]:
         for first in range(begin, end, rows):
             chosen = order_N[first : min(first + rows, end)]
             if longest:
-                yield Batch(*(x[chosen, :longest] for x in batch))
+                yield Batch(batch.inputs[chosen, :longest], batch.targets[chosen, :longest], mask[chosen, :longest])
         begin = end
 
 

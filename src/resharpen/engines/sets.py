@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from resharpen.tasks import Batch
 
-
 MOST_BITS = 48
 """The largest vocabulary whose sets are kept as the bits of one number."""
 

@@ -114,7 +114,8 @@ class TorchEngine:
             if self._reads_sets
             else [self._tensors(piece) for piece in pieces(batch)]
         )
-        models = max(1, FLOATS_AT_ONCE // (width * max(math.prod(x[1].shape) for x in work)))
+        places = max(len(x[0]) if self._reads_sets else x[2].numel() for x in work)
+        models = max(1, FLOATS_AT_ONCE // (width * places))
         losses, gradients = [], []
         for theta_MxW, *hyper in zip(
             self._state["theta"].split(models), *(x.split(models) for x in self._hyper.values()), strict=True

@@ -95,19 +95,26 @@ class Minimal(Model):
         """The same after distinct tokens, given as the last one and the set of all, [M, P, V].
 
         Without order that is all there is to see, and whatever depends on one token alone, or on a pair, is computed
-        once for all states.
+        once for all states. In memory the states are the last axis, which is the long one: parts see the usual shapes.
         """
+        from torch.nn.functional import one_hot
+
         bound = Bound(parts, theta, hyper, record)
         x_MxVxD = bound.norm("embedding_out", theta["E"])
         h_MxVxD = bound.norm("block_in", x_MxVxD)
         q, k, v_MxVxK = (h_MxVxD @ theta[name] for name in ("W_Q", "W_K", "W_V"))
-        e_MxVxV = q @ k.mT / math.sqrt(self.d_k)
-        a = bound.weights(
-            e_MxVxV[:, last_P, None, None],
+        e_MxVxV = k @ q.mT / math.sqrt(self.d_k)  # the row is seen, the column the last token
+        last_VxP = one_hot(last_P, self.vocabulary).T.to(e_MxVxV.dtype)
+
+        def of_last(x_MxDxV: Tensor) -> Tensor:
+            return (x_MxDxV @ last_VxP).mT
+
+        a_MxPx1x1xV = bound.weights(
+            of_last(e_MxVxV)[:, :, None, None],
             present_PxV[:, None, None],
             present_PxV.sum(-1)[:, None, None, None],
-            h_MxVxD[:, last_P, None],
+            of_last(h_MxVxD.mT)[:, :, None],
         )
-        y_MxPxD = a[:, :, 0, 0] @ v_MxVxK @ theta["W_O"]
-        x_MxPxD = bound.close_block(x_MxVxD[:, last_P], y_MxPxD)
-        return bound.norm("unembedding_in", x_MxPxD) @ theta["U"]
+        y_MxDxP = (v_MxVxK @ theta["W_O"]).mT @ a_MxPx1x1xV[:, :, 0, 0].mT
+        x_MxPxD = bound.close_block(of_last(x_MxVxD.mT), y_MxDxP.mT)
+        return (theta["U"].mT @ bound.norm("unembedding_in", x_MxPxD).mT).mT

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from resharpen.models.layers import Bound, Record, Tensors, attention_parameters, linear, norm_parameters
+from resharpen.models.layers import Bound, Record, Tensors, attention_parameters, norm_parameters
 from resharpen.models.model import Model
 from resharpen.parts import parameter
 from resharpen.parts.attention.adaptive_temperature import entropy
@@ -81,36 +81,34 @@ class Retriever(Model):
     def logits(self, theta: Tensors, items: Any, parts: Parts, hyper: Tensors, record: Record | None = None) -> Tensor:
         """Class logits of every sequence, [M, N, C], from items.priority and .kind [N, L] and .length [N]."""
         bound = Bound(parts, theta, hyper, record)
-        h_MxNxLxD = self._features(bound, theta, items)
-        a_MxNxL = self._weights(bound, theta, items, h_MxNxLxD)
-        z_MxNxD = (a_MxNxL[..., None, :] @ linear(h_MxNxLxD, theta["V"])).squeeze(-2)
+        real_NxL = real_items(items.length, items.kind.shape[1])
+        h_MxIxD = self._features(bound, theta, items, real_NxL)
+        a_MxNxL = self._weights(bound, theta, items, real_NxL, h_MxIxD)
+        # sum_i a_i V h_i = V sum_i a_i h_i: V acts once a sequence, not once an item
+        h_MxNxLxD = padded(h_MxIxD, real_NxL)
+        z_MxNxD = (a_MxNxL[..., None, :] @ h_MxNxLxD).squeeze(-2) @ theta["V"]
         return mlp(bound.norm("block_out", z_MxNxD), theta, "3", "4")
 
     def dispersion(self, theta: Tensors, items: Any, parts: Parts, hyper: Tensors) -> dict[str, Tensor]:
         """Entropy in nats and largest weight of every sequence's attention, [M, N] each: dispersion itself."""
-        bound = Bound(parts, theta, hyper)
-        a_MxNxL = self._weights(bound, theta, items, self._features(bound, theta, items))
+        bound, real_NxL = Bound(parts, theta, hyper), real_items(items.length, items.kind.shape[1])
+        a_MxNxL = self._weights(bound, theta, items, real_NxL, self._features(bound, theta, items, real_NxL))
         return {"entropy": entropy(a_MxNxL), "largest_weight": a_MxNxL.amax(-1)}
 
-    def _features(self, bound: Bound, theta: Tensors, items: Any) -> Tensor:
-        """h_i of every item, after its norm if there is one, [M, N, L, D].
-
-        Padding has no weight in what follows, but zero times NaN would be seen: it is read as priority 0, class 0.
-        """
+    def _features(self, bound: Bound, theta: Tensors, items: Any, real_NxL: Tensor) -> Tensor:
+        """h_i of every real item, one sequence after the other, after its norm if there is one, [M, I, D]."""
         import torch
         from torch.nn import functional
 
-        real_NxL = real_items(items.length, items.kind.shape[1])
-        one_hot_NxLxC = functional.one_hot(items.kind * real_NxL, self.classes).to(items.priority.dtype)
-        priority_NxL = torch.where(real_NxL, items.priority, 0)
-        x_NxLxF = torch.cat([priority_NxL[..., None], one_hot_NxLxC], dim=-1)
-        x_MxNxLxF = x_NxLxF.expand(len(theta["W_1"]), *x_NxLxF.shape)
-        return bound.norm("block_in", mlp(x_MxNxLxF, theta, "1", "2"))
+        priority_I, kind_I = items.priority[real_NxL], items.kind[real_NxL]
+        one_hot_IxC = functional.one_hot(kind_I, self.classes).to(priority_I.dtype)
+        x_IxF = torch.cat([priority_I[:, None], one_hot_IxC], dim=-1)
+        return bound.norm("block_in", mlp(x_IxF.expand(len(theta["W_1"]), *x_IxF.shape), theta, "1", "2"))
 
-    def _weights(self, bound: Bound, theta: Tensors, items: Any, h_MxNxLxD: Tensor) -> Tensor:
+    def _weights(self, bound: Bound, theta: Tensors, items: Any, real_NxL: Tensor, h_MxIxD: Tensor) -> Tensor:
         """Attention weights of the items of every sequence, zero for padding, [M, N, L]."""
-        e_MxNxL = linear(linear(h_MxNxLxD, theta["K"]), theta["q"][..., None])[..., 0]
-        real_NxL = real_items(items.length, e_MxNxL.shape[-1])
+        e_MxIx1 = h_MxIxD @ (theta["K"] @ theta["q"][..., None])  # q . K h_i, as one vector on h_i
+        e_MxNxL = padded(e_MxIx1, real_NxL)[..., 0]
         x_MxNx1xD = theta["q"][:, None, None].expand(-1, e_MxNxL.shape[1], -1, -1)
         a = bound.weights(
             e_MxNxL[:, :, None, None], real_NxL[:, None, None], items.length[:, None, None, None], x_MxNx1xD
@@ -118,17 +116,25 @@ class Retriever(Model):
         return a[:, :, 0, 0]
 
 
+def padded(x_MxIxD: Tensor, real_NxL: Tensor) -> Tensor:
+    """What the real items have, [M, N, L, D], and zero for padding."""
+    if real_NxL.all():
+        return x_MxIxD.unflatten(1, real_NxL.shape)
+    whole = x_MxIxD.new_zeros(len(x_MxIxD), real_NxL.numel(), x_MxIxD.shape[-1])
+    return whole.index_copy(1, real_NxL.flatten().nonzero()[:, 0], x_MxIxD).unflatten(1, real_NxL.shape)
+
+
 def mlp(x: Tensor, theta: Tensors, first: str, second: str) -> Tensor:
-    """Linear, exact (erf) GELU, Linear, with biases; [M, ..., in] to [M, ..., out]."""
+    """Linear, exact (erf) GELU, Linear, with biases; [M, I, in] to [M, I, out]."""
     from torch.nn import functional
 
-    hidden = functional.gelu(linear(x, theta[f"W_{first}"]) + bias(theta[f"b_{first}"], x.ndim))
-    return linear(hidden, theta[f"W_{second}"]) + bias(theta[f"b_{second}"], x.ndim)
+    hidden = functional.gelu(affine(x, theta[f"W_{first}"], theta[f"b_{first}"]))
+    return affine(hidden, theta[f"W_{second}"], theta[f"b_{second}"])
 
 
-def bias(b_MxD: Tensor, ndim: int) -> Tensor:
-    """A bias that broadcasts against activations with so many axes."""
-    return b_MxD.view(len(b_MxD), *(1,) * (ndim - 2), -1)
+def affine(x_MxIxF: Tensor, W_MxFxD: Tensor, b_MxD: Tensor) -> Tensor:
+    """x W + b in one operation."""
+    return b_MxD[:, None].baddbmm(x_MxIxF, W_MxFxD)
 
 
 def real_items(length_N: Tensor, positions: int) -> Tensor:

@@ -83,4 +83,8 @@ def _name(function: Callable[..., Any]) -> str:
 
 def masked_softmax(e: Tensor, mask: Tensor) -> Tensor:
     """softmax over the keys that are seen; the others have no weight."""
-    return e.masked_fill(~mask, -float("inf")).softmax(-1)
+    seen = e.masked_fill(~mask, -float("inf"))
+    # in the order of memory: torch copies what it takes the softmax of, unless it is that
+    order = sorted(range(seen.ndim), key=lambda axis: (-seen.stride(axis), seen.shape[axis] == 1))
+    back = [order.index(axis) for axis in range(seen.ndim)]
+    return seen.permute(order).softmax(back[-1]).permute(back)

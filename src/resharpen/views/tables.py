@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from math import isnan
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -12,6 +13,7 @@ from rich.table import Table
 from resharpen.analysis.claims import Claim
 from resharpen.analysis.inspection import Inspection
 from resharpen.experiments.keeping.store import Run
+from resharpen.streams import GROUP
 from resharpen.tasks import Task
 
 if TYPE_CHECKING:
@@ -42,7 +44,16 @@ def print_claims(claims: Sequence[Claim], console: Console) -> None:
     console.print(details)
     console.print(
         "Best: the 10% quantile over models at their best checkpoint (of an AUC the 90% quantile), training weights "
-        "unless BEMA is named. Intervals: bootstrap over groups of 16 draws.",
+        "unless BEMA is named. Intervals are over draws. Of one quantile or paired median: order statistics, exact, "
+        "with no end where draws are too few. Of sums of quantiles: the standard error under reweighted draws.",
+        style="dim",
+    )
+    correlation = claims[0].correlation
+    alike = f"{correlation.estimate:.3f} (0 ± {correlation.error:.3f} if there is none)"
+    console.print(
+        f"Intraclass correlation of scores in groups of {GROUP} draws: "
+        f"{'unknown, there is one group' if isnan(correlation.estimate) else alike}. "
+        f"Each draw counts as {correlation.worth(GROUP):.2g} independent ones.",
         style="dim",
     )
 

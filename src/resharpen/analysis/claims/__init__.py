@@ -1,11 +1,14 @@
 """What the paper claims, tested on a run."""
 
-from resharpen.analysis.claims.finding import Claim, Finding
+from dataclasses import replace
+
+from resharpen.analysis.claims.finding import Claim, Finding, correlation_within_groups
 from resharpen.analysis.claims.languages import dyck_claims, tomita_claims
 from resharpen.analysis.claims.max_retrieval import max_retrieval_claims
 from resharpen.analysis.claims.set_complement import set_complement_claims
-from resharpen.analysis.scores import task_of
+from resharpen.analysis.scores import WORST, scores, task_of
 from resharpen.experiments.keeping.store import Run
+from resharpen.streams import GROUP
 from resharpen.tasks import Dyck, MaxRetrieval, SetComplement, Tomita
 
 __all__ = ["Claim", "Finding", "claims", "has_claims"]
@@ -25,5 +28,8 @@ def has_claims(run: Run) -> bool:
 
 def claims(run: Run) -> list[Claim]:
     """The claims that a run can speak to: none for a language of the user's own."""
-    test = _BY_TASK.get(task_of(run).kind)
-    return test(run) if test else []
+    test, metric = _BY_TASK.get(task_of(run).kind), task_of(run).metric
+    if not test:
+        return []
+    correlation = correlation_within_groups(scores(run), WORST[metric])
+    return [replace(claim, correlation=correlation) for claim in test(run, correlation.worth(GROUP))]

@@ -2,8 +2,8 @@
 
 The unit is a model at its best checkpoint; one that diverged before any counts as the worst. "Best results" are the 10%
 quantile over models (90% where more is better), never the extreme. Each claim is a list of findings, a number against a
-threshold with a 95% bootstrap interval over groups of draws; p-values are Holm-corrected within the claim. A claim
-holds if all its findings do, fails if one of them goes significantly the other way, and is undecided otherwise.
+threshold with a 95% interval over draws (see `analysis/statistics.py`); p-values are Holm-corrected within the claim. A
+claim holds if all its findings do, fails if one of them goes significantly the other way, and is undecided otherwise.
 """
 
 from __future__ import annotations
@@ -12,18 +12,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-from resharpen.analysis.statistics import Interval, bootstrap_sum, holm
+from resharpen.analysis.statistics import (
+    UNKNOWN,
+    Correlation,
+    Interval,
+    Sample,
+    holm,
+    intraclass_correlation,
+    quantile_interval,
+    sum_interval,
+)
 from resharpen.streams import GROUP
 
 if TYPE_CHECKING:
     import polars as pl
 
-Floats = NDArray[np.float64]
-Cells = dict[tuple[Any, ...], list[Floats]]
-"""What a cell is, such as (setting, placement) -> the values of each group of draws."""
+Cells = dict[tuple[Any, ...], Sample]
+"""What a cell is, such as (setting, variant) -> its values by draw."""
+BEST, MEDIAN = 0.1, 0.5
+"""Quantiles; the best of what should be high is 1 - BEST."""
 Verdict = Literal["holds", "does not hold", "undecided at this scale", "not tested"]
 
 
@@ -55,6 +62,8 @@ class Claim:
     number: int
     text: str
     findings: tuple[Finding, ...]
+    correlation: Correlation = UNKNOWN
+    """Of the scores of draws that share minibatches; it says how many independent draws the intervals count."""
 
     @property
     def verdict(self) -> Verdict:
@@ -72,33 +81,43 @@ def make_claim(number: int, text: str, findings: Sequence[Finding]) -> Claim:
 
 
 def paired_only(rows: pl.DataFrame) -> pl.DataFrame:
-    """The draws of each setting that every placement has: in an unfinished run some are ahead of others."""
+    """The draws of each setting that every variant has: in an unfinished run some are ahead of others."""
     import polars as pl
 
     each = pl.struct("variant", "weights").n_unique()
     return rows.filter(each.over("setting", "draw") == each.over("setting"))
 
 
-def by_group(rows: pl.DataFrame, keys: Sequence[str], value: str, worst: float) -> Cells:
-    """keys -> the values of each group of draws, by draw, so that lists with the same draws pair up."""
-    ordered = rows.with_columns(group=rows["draw"] // GROUP, value=rows[value].fill_null(worst)).sort("draw")
-    cells: Cells = {}
-    for (*key, _), part in ordered.group_by(*keys, "group", maintain_order=True):
-        cells.setdefault(tuple(key), []).append(part["value"].to_numpy())
-    return cells
+def correlation_within_groups(scores: pl.DataFrame, worst: float) -> Correlation:
+    """How alike the scores of draws are that see the same minibatches; one number for a run."""
+    settings = []
+    for _, rows in paired_only(scores).group_by("setting", maintain_order=True):
+        wide = rows.sort("draw").pivot(["variant", "weights"], index="draw", values="score").fill_null(worst)
+        settings.append((wide.drop("draw").to_numpy(), wide["draw"].to_numpy() // GROUP))
+    return intraclass_correlation(settings)
 
 
-def differences(cells: Cells, a: str, b: str) -> dict[str, list[Floats]]:
-    """Placement a minus placement b, draw by draw, in every setting that has both; cells are (setting, placement)."""
+def by_draw(rows: pl.DataFrame, keys: Sequence[str], value: str, worst: float, worth: float) -> Cells:
+    """keys -> values sorted by draw, so that cells with the same draws pair up; each draw worth so many independent
+    ones."""
+    ordered = rows.with_columns(value=rows[value].fill_null(worst)).sort("draw")
     return {
-        setting: [x - y for x, y in zip(cells[setting, a], cells[setting, b], strict=True)]
+        key: Sample(part["value"].to_numpy(), worth * len(part))
+        for key, part in ordered.group_by(*keys, maintain_order=True)
+    }
+
+
+def differences(cells: Cells, a: str, b: str) -> dict[str, Sample]:
+    """Variant a minus variant b, draw by draw, in every setting that has both; cells are (setting, variant)."""
+    return {
+        setting: cells[setting, a] - cells[setting, b]
         for setting, placement in sorted(cells)
         if placement == a and (setting, b) in cells
     }
 
 
 def compare(cells: Cells, pairs: Iterable[tuple[str, str]], what: str, says: Literal["<", ">"]) -> list[Finding]:
-    """For every pair of placements that can be compared: the paired median difference, the first minus the second.
+    """For every pair of variants that can be compared: the paired median difference, the first minus the second.
 
     With several settings it is the mean of their medians. Draw i is another draw in each of them, so there is nothing
     to pair across settings, and all count alike however many draws each has.
@@ -106,21 +125,13 @@ def compare(cells: Cells, pairs: Iterable[tuple[str, str]], what: str, says: Lit
     findings = []
     for a, b in pairs:
         of_setting = differences(cells, a, b)
-        if of_setting:
-            terms = [(1 / len(of_setting), setting, values) for setting, values in of_setting.items()]
-            findings.append(Finding(f"{a} - {b}: {what}", bootstrap_sum(median, terms, 0.0), says, 0.0))
+        if len(of_setting) == 1:
+            (sample,) = of_setting.values()
+            found = quantile_interval(sample, MEDIAN, 0.0)
+        elif of_setting:
+            terms = [(1 / len(of_setting), setting, sample) for setting, sample in of_setting.items()]
+            found = sum_interval(terms, MEDIAN, 0.0)
+        else:
+            continue
+        findings.append(Finding(f"{a} - {b}: {what}", found, says, 0.0))
     return findings
-
-
-def tenth(values: Floats) -> Floats:
-    """The 10% quantile along the last axis."""
-    return np.quantile(values, 0.1, axis=-1)
-
-
-def ninetieth(values: Floats) -> Floats:
-    """The 90% quantile along the last axis."""
-    return np.quantile(values, 0.9, axis=-1)
-
-
-def median(values: Floats) -> Floats:
-    return np.median(values, axis=-1)

@@ -1,39 +1,35 @@
 """Claims 5 to 7: bounded Dyck and Tomita languages.
 
 A number of a model is its mean TVD over bins, or mean ROC AUC over lengths; "at length" only those longer than trained.
-A length at which there is nothing to score, so that the value of every model is null, is left out of the mean; where
-there is something, a model without a value has the worst one.
+Which lengths count, and what a model without a value has there, is said at `scored_lengths`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations, product
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from resharpen.analysis.claims.finding import (
+    BEST,
+    MEDIAN,
     Cells,
     Claim,
     Finding,
-    Floats,
-    by_group,
+    by_draw,
     compare,
     differences,
     make_claim,
-    median,
-    ninetieth,
     paired_only,
-    tenth,
 )
-from resharpen.analysis.statistics import bootstrap, bootstrap_sum
+from resharpen.analysis.scores import WORST, scored_lengths
+from resharpen.analysis.statistics import Interval, Sample, quantile_interval, sum_interval
 from resharpen.experiments.keeping.store import Run
 from resharpen.parts import PAPER_PLACEMENTS
 
 if TYPE_CHECKING:
     import polars as pl
 
-WORST = {"tvd": 1.0, "auc": 0.0}
 AFTER_BLOCK = ("post", "peri", "peri-init")
 PERI, NOT_PERI = ("peri", "peri-init"), ("pre", "post")
 LONGEST_OF_3 = 460
@@ -45,64 +41,91 @@ SAME = 0.05
 of the usual report set, 64 prefixes against 64, may be off by (the standard error of a guess is 0.051)."""
 
 
-def dyck_claims(run: Run) -> list[Claim]:
+@dataclass(frozen=True)
+class Measured:
+    """Every value at the best checkpoints, and how many independent draws a draw is worth."""
+
+    rows: pl.DataFrame
+    worth: float
+
+    def where(self, *conditions: pl.Expr) -> Measured:
+        return Measured(self.rows.filter(*conditions), self.worth)
+
+    def at_length(self) -> Measured:
+        import polars as pl
+
+        return self.where(pl.col("length") > pl.col("train_length"))
+
+    def means(self, metric: str, weights: str = "train") -> Cells:
+        """(setting, variant) -> the mean of each model."""
+        import polars as pl
+
+        of = self.rows.filter(pl.col("metric") == metric, pl.col("weights") == weights)
+        mean = of.group_by("setting", "variant", "draw").agg(pl.col("value").mean())
+        return by_draw(mean, ["setting", "variant"], "value", WORST[metric], self.worth)
+
+
+def dyck_claims(run: Run, worth: float = 1.0) -> list[Claim]:
     """Claim 5 if the run has Dyck(8,10), claim 6 if it has any other."""
     import polars as pl
 
-    rows = _measured(run, "k", "m")
+    measured = Measured(paired_only(scored_lengths(run)), worth)
     main = (pl.col("k") == 8) & (pl.col("m") == 10)
-    tests = ((_main_dyck, rows.filter(main)), (_further_dyck, rows.filter(~main)))
-    return [test(part) for test, part in tests if not part.is_empty()]
+    tests = ((_main_dyck, measured.where(main)), (_further_dyck, measured.where(~main)))
+    return [test(part) for test, part in tests if not part.rows.is_empty()]
 
 
-def tomita_claims(run: Run) -> list[Claim]:
+def tomita_claims(run: Run, worth: float = 1.0) -> list[Claim]:
     import polars as pl
 
-    rows = _at_length(_measured(run, "n"))
-    three = _means(rows.filter(pl.col("n") == 3, pl.col("length") <= LONGEST_OF_3), "auc")
-    seven = _means(rows.filter(pl.col("n") == 7), "auc")
+    at_length = Measured(paired_only(scored_lengths(run)), worth).at_length()
+    three = at_length.where(pl.col("n") == 3, pl.col("length") <= LONGEST_OF_3).means("auc")
+    seven = at_length.where(pl.col("n") == 7).means("auc")
     what = f"median AUC difference in language 3 on new lengths to {LONGEST_OF_3}"
     findings = compare(three, product(PERI, NOT_PERI), what, ">") + _no_difference(seven)
     text = f"Tomita 3: the peri placements are better up to length {LONGEST_OF_3}; Tomita 7: no difference"
     return [make_claim(7, text, findings)]
 
 
-def _main_dyck(rows: pl.DataFrame) -> Claim:
+def _main_dyck(measured: Measured) -> Claim:
     pairs = [(placement, "pre") for placement in AFTER_BLOCK]
-    findings = compare(_means(_at_length(rows), "tvd"), pairs, "median TVD difference on new lengths", "<")
+    findings = compare(measured.at_length().means("tvd"), pairs, "median TVD difference on new lengths", "<")
     text = "Dyck(8,10): a norm after the block is better at length; BEMA helps the best a little"
-    return make_claim(5, text, findings + _bema_helps(rows))
+    return make_claim(5, text, findings + _bema_helps(measured))
 
 
-def _further_dyck(rows: pl.DataFrame) -> Claim:
+def _further_dyck(measured: Measured) -> Claim:
     """Comparisons are means over settings: one finding each, where eight would each be too weak to stand correction.
 
     What is held against a threshold is one finding a setting: a mean would hide the setting that misses it.
     """
-    at_length = _at_length(rows)
+    at_length = measured.at_length()
     pairs = [(placement, "pre") for placement in AFTER_BLOCK] + [(placement, "post") for placement in PERI]
-    order = compare(_means(at_length, "tvd"), pairs, "median TVD difference on new lengths", "<")
+    order = compare(at_length.means("tvd"), pairs, "median TVD difference on new lengths", "<")
     separation = [
         Finding(
-            f"{setting}, peri: best AUC of EOS on new lengths", bootstrap(ninetieth, values, SEPARATES), ">", SEPARATES
+            f"{setting}, peri: best AUC of EOS on new lengths",
+            quantile_interval(sample, 1 - BEST, SEPARATES),
+            ">",
+            SEPARATES,
         )
-        for (setting, placement), values in sorted(_means(at_length, "auc").items(), key=lambda cell: cell[0])
+        for (setting, placement), sample in sorted(at_length.means("auc").items(), key=lambda cell: cell[0])
         if placement == "peri"
     ]
     text = (
         "Further Dyck: peri is best, pre worst; BEMA helps more with more types; TVD is worse with smaller m; "
         "with peri the EOS logit separates complete from incomplete sequences"
     )
-    return make_claim(6, text, [*order, *_more_types(rows), *_smaller_depth(rows), *separation])
+    return make_claim(6, text, [*order, *_more_types(measured), *_smaller_depth(measured), *separation])
 
 
-def _bema_helps(rows: pl.DataFrame) -> list[Finding]:
+def _bema_helps(measured: Measured) -> list[Finding]:
     """One finding a placement, over all lengths.
 
     The paper says it of the figure, not "in most cases" as of Set Complement, and a share of four moves in quarters.
     All lengths, as there: what BEMA is to mend is the noise of sampled targets, which is no matter of length.
     """
-    bema, train = _means(rows, "tvd", "bema"), _means(rows, "tvd")
+    bema, train = measured.means("tvd", "bema"), measured.means("tvd")
     findings = []
     for placement in PAPER_PLACEMENTS:
         settings = [setting for setting, of in sorted(train) if of == placement]
@@ -113,19 +136,19 @@ def _bema_helps(rows: pl.DataFrame) -> list[Finding]:
                 for sign, cells in ((1, bema), (-1, train))
             ]
             what = f"{placement}: best TVD with BEMA - with training weights"
-            findings.append(Finding(what, bootstrap_sum(tenth, terms, 0.0), "<", 0.0))
+            findings.append(Finding(what, sum_interval(terms, BEST, 0.0), "<", 0.0))
     return findings
 
 
-def _more_types(rows: pl.DataFrame) -> list[Finding]:
+def _more_types(measured: Measured) -> list[Finding]:
     """What BEMA takes off the best TVD is more at the largest k than at the smallest."""
-    signed = [(1, _means(rows, "tvd")), (-1, _means(rows, "tvd", "bema"))]
-    return _contrast("what BEMA takes off the best TVD, largest - smallest k", signed, _ends(rows, "k", "m"))
+    signed = [(1, measured.means("tvd")), (-1, measured.means("tvd", "bema"))]
+    return _contrast("what BEMA takes off the best TVD, largest - smallest k", signed, _ends(measured.rows, "k", "m"))
 
 
-def _smaller_depth(rows: pl.DataFrame) -> list[Finding]:
+def _smaller_depth(measured: Measured) -> list[Finding]:
     """The best, not the median: the TVD of a model that learned nothing depends on m too."""
-    return _contrast("best TVD, smallest - largest m", [(-1, _means(rows, "tvd"))], _ends(rows, "m", "k"))
+    return _contrast("best TVD, smallest - largest m", [(-1, measured.means("tvd"))], _ends(measured.rows, "m", "k"))
 
 
 def _contrast(what: str, signed: list[tuple[int, Cells]], ends: list[tuple[str, str]]) -> list[Finding]:
@@ -142,49 +165,26 @@ def _contrast(what: str, signed: list[tuple[int, Cells]], ends: list[tuple[str, 
         for side, setting in ((1, largest), (-1, smallest))
         for sign, cells in signed
     ]
-    return [Finding(what, bootstrap_sum(tenth, terms, 0.0), ">", 0.0)] if terms else []
+    return [Finding(what, sum_interval(terms, BEST, 0.0), ">", 0.0)] if terms else []
 
 
 def _no_difference(cells: Cells) -> list[Finding]:
     """Of any two placements of the paper the paired median difference is small, whichever is the better: one finding a
     pair. The largest of the six would be one finding, but noise alone makes it large, and would refute the claim."""
     return [
-        Finding(
-            f"{setting}, {a} and {b}: |median AUC difference| on new lengths", bootstrap(_size, values, SAME), "<", SAME
-        )
+        Finding(f"{setting}, {a} and {b}: |median AUC difference| on new lengths", _size(sample), "<", SAME)
         for a, b in combinations(PAPER_PLACEMENTS, 2)
-        for setting, values in differences(cells, a, b).items()
+        for setting, sample in differences(cells, a, b).items()
     ]
 
 
-def _size(values: Floats) -> Floats:
-    return np.abs(median(values))
-
-
-def _measured(run: Run, *parameters: str) -> pl.DataFrame:
-    """Every value at the best checkpoints, with the parameters of its task."""
-    import polars as pl
-
-    columns = ("model", "setting", "variant", "draw", "train_length", *parameters)
-    scored = (pl.col("selection") == "best") & pl.col("metric").is_in(list(WORST)) & (pl.col("count") > 0)
-    lengths = run.table("lengths").filter(scored).drop("count")
-    filled = lengths.with_columns(pl.col("value").fill_null(pl.col("metric").replace_strict(WORST)))
-    return paired_only(filled.join(run.table("models").select(columns), on="model"))
-
-
-def _at_length(rows: pl.DataFrame) -> pl.DataFrame:
-    import polars as pl
-
-    return rows.filter(pl.col("length") > pl.col("train_length"))
-
-
-def _means(rows: pl.DataFrame, metric: str, weights: str = "train") -> Cells:
-    """(setting, placement) -> the mean of each model, by group."""
-    import polars as pl
-
-    of = rows.filter(pl.col("metric") == metric, pl.col("weights") == weights)
-    mean = of.group_by("setting", "variant", "draw").agg(pl.col("value").mean())
-    return by_group(mean, ["setting", "variant"], "value", WORST[metric])
+def _size(sample: Sample) -> Interval:
+    """What the interval of the median says of its absolute value: SAME is ruled out where both SAME and -SAME are."""
+    either = [quantile_interval(sample, MEDIAN, threshold) for threshold in (SAME, -SAME)]
+    low, high = either[0].low, either[0].high
+    return Interval(
+        abs(either[0].estimate), max(low, -high, 0.0), max(high, -low), max(interval.p for interval in either)
+    )
 
 
 def _ends(rows: pl.DataFrame, by: str, same: str) -> list[tuple[str, str]]:
