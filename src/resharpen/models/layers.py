@@ -37,6 +37,7 @@ class Bound:
     def __init__(self, parts: Parts, theta: Tensors, hyper: Tensors, record: Record | None = None):
         """`hyper` holds the hyperparameters by name, [M] each."""
         self.parts, self._theta, self._hyper, self.record = parts, theta, hyper, record
+        self._shaped: dict[int, dict[str, Tensor]] = {}
 
     def norm(self, position: str, x: Tensor, block: str = "") -> Tensor:
         """The norm at a position of the placement, the identity where it has none; x is [M, ..., D]."""
@@ -85,8 +86,9 @@ class Bound:
         return {name: x.view(len(x), 1, *x.shape[1:], *(1,) * (ndim - x.ndim - 1)) for name, x in found.items()}
 
     def _values(self, ndim: int, parameters: Tensors, **further: Any) -> SimpleNamespace:
-        hyper = {name: x.view(-1, *(1,) * (ndim - 1)) for name, x in self._hyper.items()}
-        return SimpleNamespace(**{**hyper, **parameters, **further})
+        if ndim not in self._shaped:
+            self._shaped[ndim] = {name: x.view(-1, *(1,) * (ndim - 1)) for name, x in self._hyper.items()}
+        return SimpleNamespace(**{**self._shaped[ndim], **parameters, **further})
 
 
 def norm_parameter(block: str, name: str, position: str) -> str:
