@@ -83,8 +83,9 @@ def _name(function: Callable[..., Any]) -> str:
 
 def masked_softmax(e: Tensor, mask: Tensor) -> Tensor:
     """softmax over the keys that are seen; the others have no weight."""
-    seen = e.masked_fill(~mask, -float("inf"))
-    # in the order of memory: torch copies what it takes the softmax of, unless it is that
-    order = sorted(range(seen.ndim), key=lambda axis: (-seen.stride(axis), seen.shape[axis] == 1))
-    back = [order.index(axis) for axis in range(seen.ndim)]
-    return seen.permute(order).softmax(back[-1]).permute(back)
+    seen = e.where(mask, -float("inf"))
+    if seen.stride(-1) == 1:
+        return seen.softmax(-1)
+    # written out, for keys that do not lie side by side in memory: torch's own would copy them until they do
+    weight = (seen - seen.detach().amax(-1, keepdim=True)).exp()
+    return weight / weight.sum(-1, keepdim=True)
