@@ -6,7 +6,8 @@ Shapes: M models, N sequences, L positions, D width, V tokens, H heads, Q querie
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
+from dataclasses import make_dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from resharpen.parts.parameter import Parameter
@@ -88,7 +89,17 @@ class Bound:
     def _values(self, ndim: int, parameters: Tensors, **further: Any) -> SimpleNamespace:
         if ndim not in self._shaped:
             self._shaped[ndim] = {name: x.view(-1, *(1,) * (ndim - 1)) for name, x in self._hyper.items()}
-        return SimpleNamespace(**{**self._shaped[ndim], **parameters, **further})
+        return values(**{**self._shaped[ndim], **parameters, **further})
+
+
+def values(**named: Any) -> Any:
+    """What a part's function gets as `p`: a dataclass of its own kind, which torch.compile can follow."""
+    return _values_type(tuple(named))(**named)
+
+
+@cache
+def _values_type(names: tuple[str, ...]) -> type:
+    return make_dataclass("Values", names)
 
 
 def norm_parameter(block: str, name: str, position: str) -> str:
@@ -99,8 +110,7 @@ def norm_parameter(block: str, name: str, position: str) -> str:
 
 
 def part_parameter(block: str, name: str, part: Part) -> str:
-    """>>> from types import SimpleNamespace
-    >>> part_parameter("0.attention.", "s", SimpleNamespace(name="ssmax"))
+    """>>>     >>> part_parameter("0.attention.", "s", SimpleNamespace(name="ssmax"))
     '0.attention.s_ssmax'
     """
     return f"{block}{name}_{part.name}"
