@@ -26,6 +26,7 @@ EVERYTHING = {
 BENIGN = {"rms_epsilon": (1e-6, 1e-4), "adam_epsilon": 1e-4, "peak_learning_rate": (1e-4, 1e-3)}
 """AdamW divides by the size of a gradient; where that is rounding error, so is the quotient. Not here."""
 TINY_TRANSFORMER = Transformer(6, layers=2, d=8, heads=2, d_mlp=6)
+SMALL_RETRIEVAL = MaxRetrieval(longest=64, items=512, selection_items=256)
 
 
 def make_problem(
@@ -60,10 +61,16 @@ def transformer_problem(
 
 
 def retriever_problem(
-    placement: str, hidden: int = 32, batch: int = 37, steps: int = 100, length: int = 16, **parts: Any
+    placement: str,
+    hidden: int = 32,
+    batch: int = 37,
+    steps: int = 100,
+    length: int = 16,
+    task: MaxRetrieval = SMALL_RETRIEVAL,
+    **parts: Any,
 ) -> Problem:
     where = RETRIEVER_PLACEMENTS[placement]
-    return of_parts(MaxRetrieval(), Retriever(hidden), where, length, batch, steps, 3, **parts)
+    return of_parts(task, Retriever(hidden), where, length, batch, steps, 3, **parts)
 
 
 def of_parts(

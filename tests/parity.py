@@ -49,7 +49,8 @@ def assert_parity(kind, problem, ensemble, steps=(1, 10, 100), start=None, batch
             engine.advance(n - done, given)
             state = engine.dump()
             if validation is not None:
-                state["scores"] = engine.evaluate(weights_of(state, ensemble, "train"), validation)
+                measured = engine.measure(weights_of(state, ensemble, "train"), validation)
+                state |= {f"measured.{name}": values for name, values in measured.items()}
             states.append(state)
         done = n
         assert all((state["diverged_at"] == -1).all() for state in states)

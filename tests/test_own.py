@@ -174,6 +174,19 @@ def test_an_exception_in_own_code_is_told_as_the_user_s(tiny, tmp_path, workers)
     assert "torch_engine" not in text
 
 
+def test_frames_of_ours_below_the_user_s_are_left_out(tiny, tmp_path):
+    """Their code calls ours with what is no mask: the line that does so is theirs."""
+    path = tmp_path / "unmasked.py"
+    path.write_text(BROKEN.replace("e * p.no_such_thing", "rs.masked_softmax(e, 0.5)") + f"# {tmp_path}\n")
+    with pytest.raises(own.OwnCodeError) as error:
+        run(replace(tiny, variants=[f"pre+{path}:broken"], models=1), tmp_path / "r", workers=1)
+    text = str(error.value)
+    assert f'File "{path}", line 9, in sharpened' in text
+    assert text.splitlines()[-1].startswith("TypeError: ")
+    assert text.count("File ") == 2
+    assert "parts/part.py" not in text
+
+
 def test_an_exception_of_ours_is_not_the_user_s():
     with pytest.raises(ZeroDivisionError) as error:
         1 / 0  # noqa: B018

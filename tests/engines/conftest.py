@@ -17,7 +17,7 @@ WANTED = [
     *((minimal, Minimal(*sizes), "native") for sizes in ((12, 5, 3, 4), (9, 8, 1, 8), (5, 6, 2, 4), (4, 3, 1, 3))),
     *((transformer, TINY_TRANSFORMER, march) for march in OLDER),
     *((retriever, Retriever(16), march) for march in OLDER),
-    *((minimal, Minimal.smallest(9), march) for march in OLDER),
+    *((minimal, Minimal.usual(9), march) for march in OLDER),
 ]
 
 

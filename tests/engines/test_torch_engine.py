@@ -5,7 +5,7 @@ from helpers import make_ensemble, make_problem
 
 from resharpen.engines.base import Ensemble, initial_state, part, weights_of
 from resharpen.engines.torch_engine import TorchEngine
-from resharpen.models import PLACEMENTS
+from resharpen.parts import PLACEMENTS
 
 PARTS = ("theta", "m", "v", "ema")
 
@@ -32,13 +32,13 @@ def test_gradients_against_finite_differences(placement):
     engine = TorchEngine(problem, ensemble, dtype="float64")
     state = moved(problem, ensemble)
     engine.load(state)
-    inputs, targets = batch_of(problem, 0)
-    got, loss_M = engine.gradients((inputs, targets))
+    batch = batch_of(problem, 0)
+    loss_M, got = engine.gradients(batch)
     for m in range(2):
         theta = {name: array[m] for name, array in part(state, "theta").items()}
         epsilon = ensemble.hyperparameters["rms_epsilon"][m]
-        assert np.isclose(loss_M[m], reference.loss(theta, inputs, targets, placement, epsilon), rtol=1e-12)
-        expected = reference.gradient(theta, inputs, targets, placement, epsilon)
+        assert np.isclose(loss_M[m], reference.loss(theta, *batch[:2], placement, epsilon), rtol=1e-12)
+        expected = reference.gradient(theta, *batch[:2], placement, epsilon)
         for name, g in expected.items():
             assert np.allclose(got[name][m].numpy(), g, rtol=1e-6, atol=1e-8), name
 
@@ -58,8 +58,8 @@ def test_two_whole_steps_against_numpy(placement):
         state = [{name: array[m].copy() for name, array in part(start, p).items()} for p in PARTS]
         loss = 0.0
         for n in range(2):
-            loss += reference.loss(state[0], *batch_of(problem, n), placement, hyper["rms_epsilon"])
-            g = reference.gradient(state[0], *batch_of(problem, n), placement, hyper["rms_epsilon"])
+            loss += reference.loss(state[0], *batch_of(problem, n)[:2], placement, hyper["rms_epsilon"])
+            g = reference.gradient(state[0], *batch_of(problem, n)[:2], placement, hyper["rms_epsilon"])
             reference.train_step(state, g, n, problem.steps, hyper)
         assert np.isclose(got["loss"][m], loss, rtol=1e-7)
         for p, arrays in zip(PARTS, state, strict=True):
@@ -88,7 +88,7 @@ def test_evaluation_against_numpy(v):
     engine = TorchEngine(problem, ensemble, dtype="float64")
     theta = part(moved(problem, ensemble), "theta")
     validation = problem.task.validation(0, "report")
-    got = engine.evaluate(theta, validation)
+    got = engine.measure(theta, validation)["tvd"]
     rows, ends = np.nonzero(validation.scored_NxL)
     assert got.shape == (2, len(rows))
     for p in range(0, len(rows), 1 + len(rows) // 60):

@@ -55,6 +55,12 @@ def unmasked(e, mask, p):
 
 
 @rs.attention()
+def leftover(e, mask, p):
+    """Right where keys are seen, and something is left for the others."""
+    return masked_softmax(e, mask) + 0.1 * ~mask
+
+
+@rs.attention()
 def leaks(e, mask, p):
     """The weights of the keys that are seen depend on those that are not."""
     return masked_softmax(e / e.std(-1, keepdim=True), mask)
@@ -77,7 +83,7 @@ def scaled(e, mask, p):
     [
         *((ATTENTIONS[name], False) for name in ("softmax", "log-n", "adaptive-temperature")),
         (scaled, False),
-        *((own, True) for own in (recent, unmasked, leaks, counts_all)),
+        *((own, True) for own in (recent, unmasked, leftover, leaks, counts_all)),
     ],
     ids=lambda x: getattr(x, "name", None),
 )

@@ -13,7 +13,7 @@ from resharpen.models.retriever import RETRIEVER_PLACEMENTS, Retriever
 from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITION_ENCODINGS, Parts
 from resharpen.tasks import Batch, Items, MaxRetrieval
 
-TASK = MaxRetrieval()
+TASK = MaxRetrieval(longest=16, selection_items=1024)
 EPSILON = np.array([1e-6, 1e-2])
 
 
@@ -192,7 +192,7 @@ def test_the_torch_engine_trains_it():
     engine = TorchEngine(problem, make_ensemble(problem, 1, **fixed))
 
     def accuracy():
-        validation = TASK.validation(0, "selection", longest=16)
+        validation = TASK.validation(0, "selection")
         return engine.measure(part(engine.dump(), "theta"), validation)["accuracy"].mean()
 
     assert accuracy() < 0.3

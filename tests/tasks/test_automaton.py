@@ -15,7 +15,7 @@ from resharpen import streams
 from resharpen.errors import UserError
 from resharpen.tasks.automaton import END, Automaton, Edge, from_data, thresholds
 from resharpen.tasks.dyck import Dyck
-from resharpen.tasks.language import OwnLanguage, Prefixes
+from resharpen.tasks.language import OwnLanguage
 from resharpen.tasks.tomita import Tomita
 
 COIN = {
@@ -141,19 +141,14 @@ def test_survival_against_the_enumeration(language):
         assert np.isclose(survival[t, 0], sum(strings(language.automaton, t).values()), rtol=1e-12)
 
 
-@pytest.mark.parametrize("condition", ["alive", "legal", "illegal"])
 @pytest.mark.parametrize("language", [Dyck(2, 3), Tomita(3), Tomita(7)], ids=lambda language: language.name)
-def test_conditioned_sequences_against_rejection(language, condition):
-    """Natural sequences that happen to fulfil the condition, and drawn ones, come from one distribution."""
+def test_conditioned_sequences_against_rejection(language):
+    """Natural sequences that happen to go on, and drawn ones that had to, come from one distribution."""
     automaton, steps, n = language.automaton, 4, 20_000
-    legal_S = automaton.legal_S(language.marked)
-    wanted_S = {"alive": np.ones_like(legal_S), "legal": legal_S, "illegal": ~legal_S}[condition]
     words = streams.words(streams.key(5, "natural"), n * steps).reshape(n, steps)
     natural, _ = automaton.draw(words, automaton.thresholds_SxE[None])
-    inputs = np.concatenate([np.full((n, 1), automaton.bos), natural], axis=1)
-    state = automaton.read(inputs)[0][:, -1]
-    kept = natural[(state >= 0) & ((natural != automaton.eos).all(1)) & wanted_S[state]]
-    table = automaton.surviving(steps, wanted_S)
+    kept = natural[(natural != automaton.eos).all(1)]
+    table = automaton.surviving(steps)
     assert table is not None
     words = streams.words(streams.key(6, "conditioned"), 3_000 * steps).reshape(-1, steps)
     drawn, _ = automaton.draw(words, table)
@@ -169,9 +164,9 @@ def test_conditioned_sequences_against_rejection(language, condition):
 def test_long_prefixes_are_alive_and_cost_their_length():
     """Length 1,400 of Dyck(8, 10), which one natural sequence in ten million reaches; no underflow at 20,000."""
     task = Dyck(8, 10)
-    prefixes = task.validation(0, "selection", 4).bin(1400)
-    assert prefixes.inputs_NxL.shape == (4, 1400)
-    assert (task.automaton.read(prefixes.inputs_NxL[:, :1225].astype(np.int64))[0] >= 0).all()
+    inputs = task.validation(0, "selection", 4).inputs_NxL
+    assert inputs.shape == (4, 1400)
+    assert (task.automaton.read(inputs.astype(np.int64))[0] >= 0).all()
     table = Dyck(2, 3).automaton.surviving(20_000)
     assert table is not None
     assert (np.diff(table[0].astype(np.float64), axis=-1) >= 0).all()
@@ -179,83 +174,75 @@ def test_long_prefixes_are_alive_and_cost_their_length():
 
 @pytest.mark.parametrize("language", [Dyck(2, 3), Tomita(3)], ids=lambda language: language.name)
 def test_validation_sets(language):
+    """Every prefix counts, with its natural distribution, whole or in pieces."""
     validation = language.validation(0, "report", 10)
-    sets = list(validation.sets())
-    assert [(metric, length) for metric, length, _ in sets] == [
-        *(("tvd", end) for end in language.bin_ends),
-        *(("auc", length) for length in language.auc_lengths),
-    ]
-    for metric, length, prefixes in sets:
-        inputs, scored, truth = language.examples(prefixes)
-        p_star = language.p_star(inputs)[scored]
-        assert np.allclose(p_star.sum(-1), 1)
-        if metric == "tvd":
-            assert list(truth) == ["p_star"]
-            assert (truth["p_star"] == p_star).all()
-            assert set(prefixes.length_P) <= set(range(length - language.bin_width + 1, length + 1))
-        else:
-            assert list(truth) == ["marked"]
-            assert truth["marked"].shape == p_star.shape[:1]
-            assert (truth["marked"] == language.marked).all()
-            assert (prefixes.length_P == length).all()
-            assert ((p_star[:, language.marked] > 0) == (np.arange(10) < 5)).all()
-    pieces = list(validation.pieces(3 * language.longest))
-    assert sum(int(piece.scored_NxL.sum()) for piece in pieces) == sum(int(s.scored_NxL.sum()) for _, _, s in sets)
+    inputs, scored, truth = language.examples(validation)
+    assert inputs.shape == (10, language.longest)
+    assert scored.all()
+    assert (truth["p_star"] == language.p_star(inputs)[scored]).all()
+    assert np.allclose(truth["p_star"].sum(-1), 1)
+    assert truth["marked"].shape == truth["p_star"].shape[:1]
+    assert (truth["marked"] == language.marked).all()
+    pieces = [language.examples(piece) for piece in validation.pieces(3 * language.longest)]
+    assert [len(piece.inputs) for piece in pieces] == [3, 3, 3, 1]
+    for name, whole in truth.items():
+        assert (np.concatenate([piece.truth[name] for piece in pieces]) == whole).all()
 
 
 def test_validation_depends_on_seed_task_and_use():
-    task = Tomita(3)
     one, again, other, seed = (
-        task.validation(s, use, 8).bin(40).inputs_NxL
+        Tomita(3).validation(s, use, 8).inputs_NxL
         for s, use in ((0, "report"), (0, "report"), (0, "selection"), (1, "report"))
     )
     assert (one == again).all()
     assert (one != other).any()
     assert (one != seed).any()
-    assert task.validation(0, "selection").metrics == ("auc",)
-    assert Dyck(2, 3).validation(0, "selection").metrics == ("tvd",)
+    assert (one != Tomita(4).validation(0, "report", 8).inputs_NxL).any()
 
 
-def test_fewer_sequences_are_the_first_of_more():
-    few, more = (replace(Dyck(2, 3), sequences=n).validation(0, "report") for n in (4, 10))
-    for (_, _, a), (metric, _, b) in zip(few.sets(), more.sets(), strict=True):
-        first = [0, 1, 5, 6] if metric == "auc" else [0, 1, 2, 3]  # of each half, legal and not
-        assert (a.inputs_NxL == b.inputs_NxL[first]).all()
-    assert replace(Tomita(3), selection_sequences=6).validation(0, "selection").sequences == 6
+def test_sizes_of_validation():
+    task = replace(Tomita(3), sequences=7, selection_sequences=6)
+    assert [len(task.validation(0, use).inputs_NxL) for use in ("report", "selection")] == [7, 6]
+    assert task.name == Tomita(3).name
     with pytest.raises(ValueError, match="selection_sequences = 1: at least 2"):
         Tomita(3, selection_sequences=1)
 
 
 def test_reduction_by_length():
-    """Values that are the length of their prefix: the mean of a bin is the mean length; a perfect logit gives AUC 1."""
+    """Values that are the length of their prefix: the mean of a bin is that of the lengths as they occur; a perfect
+    logit gives AUC 1, one that tells nothing a half."""
     task = Dyck(2, 3)
-    validation = task.validation(0, "report", 6)
-    values = {"tvd": [], "marked": []}
-    for metric, _, p in validation.sets():
-        if metric == "tvd":
-            values["tvd"].append(np.stack([p.length_P.astype(np.float32), -p.length_P.astype(np.float32)]))
-        else:
-            values["marked"].append(np.stack([np.arange(6) < 3, np.zeros(6)]).astype(np.float32))
-    reduced = task.by_length({name: np.concatenate(found, axis=1) for name, found in values.items()}, validation)
-    for (_, _, prefixes), mean in zip(validation.sets(), reduced["tvd"][1][0], strict=False):
-        assert np.isclose(mean, prefixes.length_P.mean())
-    lengths, auc, n = reduced["auc"]
-    assert lengths.tolist() == task.auc_lengths
-    assert (auc[0] == 1).all()
-    assert (auc[1] == 0.5).all()
-    assert (n == 6).all()
+    validation = task.validation(0, "report", 40)
+    length = validation.length_P.astype(np.float32)
+    legal = (task.examples(validation).truth["p_star"][:, task.marked] > 0).astype(np.float32)
+    measured = {"tvd": np.stack([length, -length]), "marked": np.stack([legal, np.zeros_like(legal)])}
+    reduced = task.by_length(measured, validation)
+    alive_L = task.automaton.survival(task.longest)[:, 0]  # of t tokens: BOS and t more are the input
+    for metric in ("tvd", "auc"):
+        lengths, values, count = reduced[metric]
+        assert lengths.tolist() == task.bin_ends
+        assert values.shape == (2, 8)
+        assert (count > 0).all()
+    for end, mean, minus in zip(task.bin_ends, *reduced["tvd"][1], strict=True):
+        of_bin = np.arange(end - task.bin_width + 1, end + 1)
+        assert np.isclose(mean, np.average(of_bin, weights=alive_L[of_bin - 1]))
+        assert np.isclose(mean, -minus)
+    assert (reduced["tvd"][2] == 40 * task.bin_width).all()
+    assert np.allclose(reduced["auc"][1][0], 1)
+    assert np.allclose(reduced["auc"][1][1], 0.5)
 
 
-def test_a_class_that_cannot_be_has_no_value():
-    """In 1* the token 0 is never legal."""
-    task = Tomita(1)
+@pytest.mark.parametrize("task", [Tomita(1), Dyck(2, 1)], ids=lambda task: task.name)
+def test_a_class_that_cannot_be_has_no_value(task):
+    """In 1* the token 0 is never legal; in Dyck(k, 1) the end is at every odd length, and at no other."""
     validation = task.validation(0, "selection", 4)
-    values = np.zeros((2, sum(int(p.scored_NxL.sum()) for _, _, p in validation.sets())))
-    lengths, auc, n = task.by_length({"marked": values}, validation)["auc"]
-    assert len(lengths) == 25
+    values = np.zeros((2, validation.inputs_NxL.size))
+    reduced = task.by_length({"tvd": values, "marked": values}, validation)
+    lengths, auc, count = reduced["auc"]
+    assert len(lengths) == len(task.bin_ends)
     assert np.isnan(auc).all()
-    assert (n == 0).all()
-    assert list(Prefixes(np.zeros((0, 1), np.int64), np.zeros((0, 1), bool)).pieces(10)) == []
+    assert (count == 0).all()
+    assert (reduced["tvd"][2] > 0).all()
 
 
 # ---- definitions of the user's own -----------------------------------------------------------------------------------

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from resharpen import streams
 from resharpen.tasks.max_retrieval import MaxRetrieval, RetrievalSet
 
 TASK = MaxRetrieval()
+SMALL = MaxRetrieval(longest=64, items=512, selection_items=256)
 
 
 def naive_label(priority, kinds):
@@ -65,34 +68,37 @@ def test_everything_is_uniform():
 
 
 def test_validation_sets():
+    """As many items at every length, in sixteen sequences at least."""
     selection, report = (TASK.validation(0, use) for use in ("selection", "report"))
-    assert np.unique(selection.length_P).tolist() == [16, 32, 64, 128, 256, 512, 1024]
-    assert np.unique(report.length_P).tolist() == [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
-    assert (np.unique(selection.length_P, return_counts=True)[1] == 64).all()
-    assert (np.unique(report.length_P, return_counts=True)[1] == 48).all()
-    paper = TASK.validation(0, "report", longest=16_384, sequences=8)
-    assert np.unique(paper.length_P).tolist()[-2:] == [8192, 16384]
-    assert len(paper.length_P) == 9 * 8 + 2 * 2  # beyond 4,096 a quarter as many
+
+    def lengths(validation):
+        return dict(zip(*(x.tolist() for x in np.unique(validation.length_P, return_counts=True)), strict=True))
+
+    assert lengths(selection) == {2**i: 8_192 // 2**i if i < 10 else 16 for i in range(4, 11)}
+    assert lengths(report) == {2**i: 65_536 // 2**i for i in range(4, 13)}
+    assert list(lengths(MaxRetrieval(longest=16_384).validation(0, "report")))[-2:] == [8192, 16384]
+    assert lengths(SMALL.validation(0, "selection")) == {16: 16, 32: 16, 64: 16}
 
 
 def test_a_set_does_not_depend_on_how_it_is_read():
-    """Whole, in pieces, or with more sequences: the same items, and a piece is no larger than asked for."""
-    whole = TASK.validation(3, "report", longest=64, sequences=5)
-    items, scored, truth = TASK.examples(whole)
-    got = [TASK.examples(piece) for piece in whole.pieces(70)]
+    """Whole, in pieces, or with more items: the same sequences, and a piece is no larger than asked for."""
+    whole = SMALL.validation(3, "report")
+    items, scored, truth = SMALL.examples(whole)
+    got = [SMALL.examples(piece) for piece in whole.pieces(70)]
     assert scored.all()
     assert all(piece.inputs.priority.size <= 70 for piece in got)
     assert np.array_equal(np.concatenate([piece.inputs.length for piece in got]), whole.length_P)
     assert np.array_equal(np.concatenate([piece.truth["label"] for piece in got]), truth["label"])
     rows = [row for piece in got for row in piece.inputs.priority]
     assert all(np.array_equal(row, wide[: len(row)]) for row, wide in zip(rows, items.priority, strict=True))
-    larger = TASK.examples(TASK.validation(3, "report", longest=64, sequences=9)).inputs
-    assert np.array_equal(larger.priority[:5], items.priority[:5])
+    larger = SMALL.examples(replace(SMALL, items=1024).validation(3, "report")).inputs
+    assert (larger.length[:64] == 16).all()
+    assert np.array_equal(larger.priority[:32], items.priority[:32])
 
 
 def test_sets_differ_by_use_seed_and_length():
     def first(seed, use, length):
-        full = TASK.validation(seed, use, longest=32, sequences=2)
+        full = SMALL.validation(seed, use)
         return TASK.examples(RetrievalSet(full.key, ((length, 0, 1),))).inputs.priority[0, :16].tolist()
 
     seen = [first(0, "selection", 16), first(0, "report", 16), first(1, "selection", 16), first(0, "selection", 32)]
@@ -104,3 +110,6 @@ def test_bad_sizes():
         TASK.check_train_length(4)
     with pytest.raises(ValueError, match="tell apart"):
         MaxRetrieval(classes=1)
+    for name, least in (("longest", 16), ("items", 1), ("selection_items", 1)):
+        with pytest.raises(ValueError, match=f"{name} = {least - 1}: at least {least}"):
+            MaxRetrieval(**{name: least - 1})

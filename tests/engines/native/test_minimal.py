@@ -12,8 +12,9 @@ from parity import assert_close, assert_parity, distance
 from resharpen.engines.base import Ensemble, part, weights_of
 from resharpen.engines.native.minimal import NativeMinimal, sample
 from resharpen.engines.torch_engine import TorchEngine
-from resharpen.models import PLACEMENTS, Minimal
-from resharpen.tasks import SetComplement
+from resharpen.models import Minimal
+from resharpen.parts import PLACEMENTS
+from resharpen.tasks import Batch, SetComplement
 
 
 def check_parity(problem, **options):
@@ -82,7 +83,7 @@ def test_batches_are_those_of_numpy(v, s, batch):
     problem = minimal_problem("peri", v, s, batch, model=Minimal(12, 5, 3, 4) if v == 12 else None)
     for group, step in ((0, 0), (3, 17), (2**20, 2**31 + 5)):
         tokens = sample(problem, group, step)
-        inputs, targets = problem.minibatch(group, step)
+        inputs, targets, _ = problem.minibatch(group, step)
         assert np.array_equal(tokens[:, :-1], inputs)
         assert np.array_equal(tokens[:, 1:], targets)
 
@@ -171,7 +172,8 @@ def test_training_distributions_agree():
         for group in range(4):
             engine = kind(problem, make_ensemble(problem, range(16 * group, 16 * group + 16)))
             engine.advance(problem.steps)
-            found.append(engine.evaluate(weights_of(engine.dump(), engine.ensemble, "bema"), validation).mean(1))
+            measured = engine.measure(weights_of(engine.dump(), engine.ensemble, "bema"), validation)
+            found.append(measured["tvd"].mean(1))
         return np.concatenate(found)
 
     native, torch_scores = scores(NativeMinimal), scores(TorchEngine)
@@ -199,4 +201,11 @@ def test_repeated_tokens_are_refused():
     problem = minimal_problem("peri")
     engine = NativeMinimal(problem, make_ensemble(problem, 16))
     with pytest.raises(ValueError, match="distinct"):
-        engine.advance(1, [(np.array([[1, 2, 1]]), np.array([[2, 1, 3]]))])
+        engine.advance(1, [Batch(np.array([[1, 2, 1]]), np.array([[2, 1, 3]]), np.ones((1, 3), bool))])
+
+
+def test_padding_is_refused():
+    problem = minimal_problem("peri")
+    engine = NativeMinimal(problem, make_ensemble(problem, 16))
+    with pytest.raises(ValueError, match="one length"):
+        engine.advance(1, [Batch(np.array([[1, 2]]), np.array([[2, 3]]), np.array([[True, False]]))])

@@ -9,13 +9,28 @@ from helpers import assert_same, make_ensemble, make_problem, moved, retriever_p
 from parity import assert_parity, distance
 from scipy.special import erf, ndtr
 
+from resharpen import streams
 from resharpen.engines.base import initial_state, part
 from resharpen.engines.native import retriever as native
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import RETRIEVER_PLACEMENTS, Retriever
+from resharpen.tasks import Batch, Items
+from resharpen.tasks.max_retrieval import RetrievalSet
 
 PLACEMENTS = tuple(RETRIEVER_PLACEMENTS)
+
+
+def few_sets(problem, count):
+    """So many of 16, 32, 64 and 128 items."""
+    key = streams.key(0, problem.task.name, "validation", "selection")
+    return RetrievalSet(key, tuple((length, 0, count) for length in (16, 32, 64, 128)))
+
+
+def sequences(problem, validation):
+    """Priorities, classes, length and label of each."""
+    items, _, truth = problem.task.examples(validation)
+    return zip(*items, truth["label"], strict=True)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -48,11 +63,12 @@ def test_answers_and_attention_as_printed(placement):
     problem = retriever_problem(placement, hidden=16)
     ensemble = make_ensemble(problem, range(2))
     theta = part(moved(problem, ensemble, scale=1.5), "theta")
-    validation = problem.task.validation(0, "selection", longest=128, sequences=4)
-    engine = NativeRetriever(problem, ensemble)
-    correct, (entropy, largest) = engine.evaluate(theta, validation), engine.attention(theta, validation)
-    assert correct.shape == entropy.shape == (2, 16)
-    for p, (priority, kinds, length, label) in enumerate(zip(*problem.task.examples(validation), strict=True)):
+    validation = few_sets(problem, 4)
+    measured = NativeRetriever(problem, ensemble).measure(theta, validation, report=True)
+    assert list(measured) == ["accuracy", "entropy", "largest_weight"]
+    assert all(values.shape == (2, 16) for values in measured.values())
+    correct, entropy, largest = measured.values()
+    for p, (priority, kinds, length, label) in enumerate(sequences(problem, validation)):
         for m in range(2):
             one = {name: x[m].astype(np.float64) for name, x in theta.items()}
             epsilon = ensemble.hyperparameters["rms_epsilon"][m]
@@ -66,11 +82,11 @@ def test_answers_and_attention_as_printed(placement):
 @pytest.mark.parametrize("placement", ["none", "peri"])
 @pytest.mark.parametrize("remedy", ["adaptive-temperature", "log-n"])
 def test_remedies_in_evaluation(placement, remedy):
-    problem = retriever_problem(placement, hidden=16)
+    problem = retriever_problem(placement, hidden=16, attention=remedy)
     ensemble = make_ensemble(problem, 1)
     theta = part(moved(problem, ensemble, scale=1.0), "theta")
-    validation = problem.task.validation(0, "selection", longest=128, sequences=3)
-    entropy, largest = NativeRetriever(problem, ensemble).attention(theta, validation, remedy=remedy)
+    validation = few_sets(problem, 3)
+    _, entropy, largest = NativeRetriever(problem, ensemble).measure(theta, validation, report=True).values()
 
     def factor(e):
         if remedy == "log-n":
@@ -79,7 +95,7 @@ def test_remedies_in_evaluation(placement, remedy):
         return max(1.0, np.polyval([-0.037, 0.481, -2.3, 4.917, -1.791], h)) if h > 0.5 else 1.0
 
     one = {name: x[0].astype(np.float64) for name, x in theta.items()}
-    for p, (priority, kinds, length, _) in enumerate(zip(*problem.task.examples(validation), strict=True)):
+    for p, (priority, kinds, length, _) in enumerate(sequences(problem, validation)):
         epsilon = ensemble.hyperparameters["rms_epsilon"][0]
         w, _ = reference.attention_and_logits(one, priority[:length], kinds[:length], placement, epsilon, factor)
         assert np.isclose(entropy[0, p], reference.entropy(w), rtol=2e-4, atol=1e-5)
@@ -124,7 +140,8 @@ def test_gelu_and_its_slope():
 def test_minibatches_have_the_same_bits_as_in_python(batch, length):
     problem = retriever_problem("none", 16, batch, length=length)
     for group, step in ((0, 0), (3, 99_999), (70_000, 2**20)):
-        for got, expected in zip(native.sample(problem, group, step), problem.minibatch(group, step), strict=True):
+        batch = problem.minibatch(group, step)
+        for got, expected in zip(native.sample(problem, group, step), (*batch.inputs, batch.targets), strict=True):
             assert np.array_equal(got, expected)
 
 
@@ -133,9 +150,9 @@ def test_weights_that_are_not_finite_have_no_score():
     ensemble = make_ensemble(problem)
     theta = part(initial_state(problem, ensemble), "theta")
     theta["W_2"][1, 0, 0] = np.nan
-    validation = problem.task.validation(0, "selection", longest=32, sequences=3)
+    validation = problem.task.validation(0, "selection")
     for engine in (NativeRetriever(problem, ensemble), TorchEngine(problem, ensemble)):
-        found = engine.evaluate(theta, validation)
+        found = engine.measure(theta, validation)["accuracy"]
         assert np.isnan(found[1]).all()
         assert np.isfinite(found[[0, 2]]).all()
 
@@ -145,10 +162,11 @@ def test_an_evaluation_does_not_depend_on_its_pieces(monkeypatch):
     ensemble = make_ensemble(problem)
     engine = NativeRetriever(problem, ensemble)
     theta = part(moved(problem, ensemble), "theta")
-    validation = problem.task.validation(0, "report", longest=64, sequences=30)
-    whole = engine.evaluate(theta, validation)
+    validation = problem.task.validation(0, "report")
+    whole = engine.measure(theta, validation, report=True)
     monkeypatch.setattr(native, "ITEMS_AT_ONCE", 100)
-    assert np.array_equal(whole, engine.evaluate(theta, validation))
+    for name, values in engine.measure(theta, validation, report=True).items():
+        assert np.array_equal(whole[name], values), name
 
 
 def test_padding_never_changes_a_result():
@@ -156,9 +174,10 @@ def test_padding_never_changes_a_result():
     ensemble = make_ensemble(problem)
     batches = [problem.minibatch(0, step) for step in range(2)]
     dirty = []
-    for priority, kinds, lengths, labels in batches:
-        padding = np.arange(16) >= lengths[:, None]
-        dirty.append((np.where(padding, np.nan, priority), np.where(padding, 99, kinds), lengths, labels))
+    for items, labels, mask in batches:
+        padding = np.arange(16) >= items.length[:, None]
+        other = np.where(padding, np.nan, items.priority), np.where(padding, 99, items.kind)
+        dirty.append(Batch(Items(*other, items.length), labels, mask))
     a, b = NativeRetriever(problem, ensemble), NativeRetriever(problem, ensemble)
     a.advance(2, batches)
     b.advance(2, dirty)
@@ -173,10 +192,10 @@ def test_what_it_cannot_do():
     problem = retriever_problem("none", hidden=16)
     ensemble = make_ensemble(problem)
     reader = NativeRetriever(retriever_problem("none", 16, attention="adaptive-temperature"), ensemble)
-    with pytest.raises(ValueError, match="softmax or log-n"):
+    with pytest.raises(ValueError, match="only softmax and log-n"):
         reader.advance(1)
-    priority, kinds, lengths, labels = problem.minibatch(0, 0)
+    items, labels, mask = problem.minibatch(0, 0)
     engine = NativeRetriever(problem, ensemble)
-    for wrong in ((priority, kinds + 10, lengths, labels), (priority, kinds, lengths + 16, labels)):
+    for wrong in (items._replace(kind=items.kind + 10), items._replace(length=items.length + 16)):
         with pytest.raises(ValueError, match=r"classes are|items here"):
-            engine.advance(1, [wrong])
+            engine.advance(1, [Batch(wrong, labels, mask)])

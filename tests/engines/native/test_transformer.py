@@ -13,10 +13,8 @@ from resharpen import streams
 from resharpen.engines.base import part
 from resharpen.engines.native.transformer import NativeTransformer, Sampler, kernel, ragged
 from resharpen.engines.torch_engine import TorchEngine
-from resharpen.models import Minimal, Transformer
-from resharpen.tasks.dyck import Dyck
-from resharpen.tasks.language import OwnLanguage
-from resharpen.tasks.tomita import Tomita
+from resharpen.models import Transformer
+from resharpen.tasks import Batch, Dyck, MaxRetrieval, OwnLanguage, Task, Tomita, ValidationSet
 
 ODD = Transformer(6, layers=1, d=36, heads=1, d_mlp=50)
 """Widths above a vector, and not whole ones; a head of more than one vector."""
@@ -35,7 +33,7 @@ def rows_of(*lengths, seed=0):
     shape = len(lengths), max(lengths)
     real = np.arange(shape[1]) < np.array(lengths)[:, None]
     inputs, targets = rng.integers(0, 6, shape) * real, rng.integers(0, 6, shape)
-    return inputs, targets, real
+    return Batch(inputs, targets, real)
 
 
 BATCHES = {
@@ -120,7 +118,7 @@ def test_minibatches_are_those_of_numpy(task, cap):
 
 
 @dataclass(frozen=True)
-class Repeat:
+class Repeat(Task):
     """A task without an automaton: a token, again and again."""
 
     vocabulary: int = 6
@@ -128,7 +126,7 @@ class Repeat:
     def batch(self, key, group, step, n, train_length):
         words = streams.words(key, n, group, step)
         tokens = np.repeat(streams.below(words, self.vocabulary)[:, None], train_length, axis=1)
-        return tokens, tokens, np.ones(tokens.shape, bool)
+        return Batch(tokens, tokens, np.ones(tokens.shape, bool))
 
 
 def test_a_python_task_trains_on_both_engines():
@@ -165,12 +163,12 @@ def test_scores_do_not_depend_on_what_is_scored_beside_them(placement):
     engine = NativeTransformer(problem, make_ensemble(problem))
     engine.advance(5)
     weights = part(engine.dump(), "theta")
-    prefixes = problem.task.validation(0, "selection", 5).bin(63)
-    some = engine.evaluate(weights, prefixes)
-    every = replace(prefixes, scored_NxL=np.arange(63) < prefixes.scored_NxL.cumsum(1).argmax(1)[:, None] + 1)
-    assert every.scored_NxL.sum() > prefixes.scored_NxL.sum()
-    picked = engine.evaluate(weights, every)[:, prefixes.scored_NxL[every.scored_NxL]]
-    assert np.allclose(some, picked, rtol=1e-5, atol=1e-6)
+    every = problem.task.validation(0, "selection", 5)
+    last_N = np.array([1, 20, 63, 40, 168])  # with a long and a short rest that is not read
+    scored = (np.arange(168) % 7 == 3) & (np.arange(168) < last_N[:, None]) | (np.arange(168) == last_N[:, None] - 1)
+    some = engine.measure(weights, ValidationSet(every.inputs_NxL, scored))
+    for name, values in engine.measure(weights, every).items():
+        assert np.allclose(some[name], values[:, scored.ravel()], rtol=1e-5, atol=1e-6)
 
 
 def test_bad_input():
@@ -178,9 +176,10 @@ def test_bad_input():
     engine = NativeTransformer(problem, make_ensemble(problem))
     inputs, targets, real = rows_of(4, 4)
     with pytest.raises(ValueError, match="padding is at the end"):
-        engine.advance(1, [(inputs, targets, real ^ (np.arange(4) == 1))])
+        engine.advance(1, [Batch(inputs, targets, real ^ (np.arange(4) == 1))])
     with pytest.raises(ValueError, match="vocabulary of 6"):
-        engine.advance(1, [(inputs + 6, targets, real)])
-    assert "knows the transformer" in NativeTransformer.supports(replace(problem, model=Minimal.smallest(6)))
-    with pytest.raises(ValueError, match="knows softmax"):
+        engine.advance(1, [Batch(inputs + 6, targets, real)])
+    assert "scores something else" in NativeTransformer.supports(replace(problem, task=MaxRetrieval()))
+    assert "only rope" in NativeTransformer.supports(transformer_problem(positions="nope"))
+    with pytest.raises(ValueError, match="only softmax"):
         NativeTransformer(transformer_problem(attention="log-n"), make_ensemble(problem))

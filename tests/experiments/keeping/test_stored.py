@@ -30,7 +30,7 @@ CASES = {
     ),
     "transformer on sets": (Setting(SetComplement(5), 2, Transformer(5, **SMALL)), {"pre+nope": ("torch",)}),
     "retriever": (
-        Setting(MaxRetrieval(longest=64, sequences=16), 16, Retriever(16)),
+        Setting(MaxRetrieval(longest=64, items=512, selection_items=256), 16, Retriever(16)),
         {"none": BOTH, "peri+log-n": BOTH},
     ),
 }

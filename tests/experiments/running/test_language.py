@@ -67,7 +67,7 @@ def test_the_shelf_has_the_paper_s_languages():
         assert tuple(experiment.variants) == PAPER_PLACEMENTS
     assert paper["fig6"] == paper["fig7"]  # one run, two figures
     checkpoints = {scale: take("fig3", scale).checkpoints for scale in SCALES}
-    assert checkpoints == {"smoke": 2, "laptop": 10, "paper": 100}
+    assert checkpoints == {"smoke": 2, "laptop": 10, "overnight": 10, "paper": 100}
 
 
 def test_sizes_of_validation_are_part_of_a_spec():

@@ -21,14 +21,14 @@ GOOD = {
     "models": 2,
     "steps": 4,
     "variants": ["none", "peri"],
-    "task": {"kind": "max-retrieval", "longest": 64, "sequences": 8},
+    "task": {"kind": "max-retrieval", "longest": 64, "items": 512},
 }
 
 
 @pytest.fixture
 def small() -> Experiment:
     """Two models of width 16 on each of the four placements, reported to 64 items."""
-    setting = Setting(MaxRetrieval(longest=64, sequences=32), 16, Retriever(hidden=16))
+    setting = Setting(MaxRetrieval(longest=64, items=1024, selection_items=512), 16, Retriever(hidden=16))
     return Experiment(
         "max", (setting,), list(RETRIEVER_PLACEMENTS), models=2, steps=6, batch=16, checkpoints=2, engine="torch"
     )
@@ -41,7 +41,7 @@ def test_a_spec_says_what_the_paper_does():
     assert from_data(to_data(spec)) == spec
     paper = take("fig2", "paper")
     assert (paper.models, paper.steps, paper.batch, paper.checkpoints) == (100, 100_000, 128, 100)
-    assert paper.settings[0].task == MaxRetrieval(longest=16_384, sequences=1_024)
+    assert paper.settings[0].task == MaxRetrieval(longest=16_384, items=1_048_576, selection_items=65_536)
 
 
 @pytest.mark.parametrize(
