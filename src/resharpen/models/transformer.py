@@ -109,9 +109,9 @@ class Transformer(Model):
 
     def _attended(self, bound: Bound, theta: Tensors, h_MxNxLxD: Tensor, block: str) -> Tensor:
         """What every head gathers, side by side, [M, N, L, D]."""
+        import torch
 
-        def heads(name: str) -> Tensor:
-            return linear(h_MxNxLxD, theta[block + name]).unflatten(-1, (self.heads, self.d_head)).transpose(-2, -3)
-
-        q, k, v = (heads(name) for name in ("W_Q", "W_K", "W_V"))
+        W_MxDx3D = torch.cat([theta[block + name] for name in ("W_Q", "W_K", "W_V")], dim=-1)  # one product for all
+        of_heads = linear(h_MxNxLxD, W_MxDx3D).unflatten(-1, (3, self.heads, self.d_head))
+        q, k, v = (x.transpose(-2, -3) for x in of_heads.unbind(-3))
         return causal_attention(bound, q, k, v, h_MxNxLxD, block).transpose(-2, -3).flatten(-2)

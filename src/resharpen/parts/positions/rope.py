@@ -22,14 +22,11 @@ BASE = 10_000.0
 
 @positions(on="queries_keys")
 def rope(x: Tensor, p: Any) -> Tensor:
-    import torch
-
     length, d_head = x.shape[-2:]
     if d_head % 2:
         raise ValueError(f"rope turns pairs: heads need an even width, not {d_head}")
     cos, sin = _rotation(length, d_head, x.dtype, x.device)
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    return (x * cos).addcmul(x.roll(d_head // 2, -1), sin)
 
 
 def angles(length: int, d_head: int) -> NDArray[np.float64]:
@@ -42,5 +39,6 @@ def angles(length: int, d_head: int) -> NDArray[np.float64]:
 def _rotation(length: int, d_head: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     import torch
 
-    angle_LxK = torch.from_numpy(angles(length, d_head))
-    return angle_LxK.cos().to(device, dtype), angle_LxK.sin().to(device, dtype)
+    cos, sin = (f(torch.from_numpy(angles(length, d_head))) for f in (torch.cos, torch.sin))
+    # the first half of a head turns one way, the second the other
+    return torch.cat([cos, cos], -1).to(device, dtype), torch.cat([-sin, sin], -1).to(device, dtype)
