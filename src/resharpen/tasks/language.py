@@ -160,15 +160,18 @@ class Language(Task, ABC):
         state_NxL, _ = self.automaton.read(validation.inputs_NxL.astype(np.int64))
         legal_NxL = self.automaton.legal_S(self.marked)[state_NxL]
         tvd_MxNxL, marked_MxNxL = (_unflat(measured[name], validation) for name in ("tvd", "marked"))
+        both_L = legal_NxL.any(0) & ~legal_NxL.all(0)
         columns: dict[str, list] = {"tvd": [], "auc": []}
+        counts: dict[str, list] = {"tvd": [], "auc": []}
         for end in self.bin_ends:
             here = slice(end - self.bin_width, min(end, validation.inputs_NxL.shape[1]))
             weight_NxB, alive_B = validation.weight_NxL[:, here], validation.alive_L[here]
             columns["tvd"].append(_mean(tvd_MxNxL[..., here], weight_NxB * alive_B))
             columns["auc"].append(equal_length_auc(marked_MxNxL[..., here], legal_NxL[:, here], weight_NxB, alive_B))
-        counts = [validation.weight_NxL[:, end - self.bin_width : end].size for end in self.bin_ends]
+            counts["tvd"].append(weight_NxB.size)
+            counts["auc"].append(len(legal_NxL) * int(both_L[here].sum()))  # lengths with no pair tell nothing
         return {
-            metric: (np.array(self.bin_ends), np.stack(values, axis=1), np.array(counts))
+            metric: (np.array(self.bin_ends), np.stack(values, axis=1), np.array(counts[metric]))
             for metric, values in columns.items()
         }
 
