@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-from resharpen.experiments.specs.toml import from_data
 from rich.console import Console
 
 from resharpen.analysis.claims import claims
@@ -14,6 +13,7 @@ from resharpen.analysis.claims.languages import dyck_claims, tomita_claims
 from resharpen.analysis.scores import scores
 from resharpen.cli import main
 from resharpen.experiments.running.runner import run
+from resharpen.experiments.specs.toml import from_data
 from resharpen.tasks import Dyck, OwnLanguage, Tomita
 from resharpen.views.tables import print_scores
 

@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
 import reference
+import torch
 from helpers import make_ensemble, make_problem
 
+from resharpen.engines import torch_engine
 from resharpen.engines.base import Ensemble, initial_state, part, weights_of
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.parts import PLACEMENTS
@@ -105,3 +107,27 @@ def test_draws_of_two_groups_are_refused():
     problem = make_problem("pre")
     with pytest.raises(ValueError, match="one group of sixteen"):
         Ensemble(np.array([15, 16]), make_ensemble(problem, 2).hyperparameters)
+
+
+@pytest.mark.slow
+def test_compiled_is_the_same_function(monkeypatch):
+    """In double, compiled and not: the same losses and weights after some steps."""
+    problem = make_problem("peri", v=6, s=4, steps=40)
+    plain = TorchEngine(problem, make_ensemble(problem), "float64")
+    monkeypatch.setattr(torch_engine, "COMPILED_FROM", 1)
+    fast = TorchEngine(problem, make_ensemble(problem), "float64")
+    for engine in (plain, fast):
+        engine.advance(10)
+    for name, array in plain.dump().items():
+        assert np.allclose(fast.dump()[name], array, rtol=1e-9, atol=1e-12), name
+
+
+def test_what_cannot_be_compiled_runs_as_it_is():
+    def loss(x):
+        print("torch.compile does not follow this", end="")
+        return x.sum()
+
+    call = torch_engine.compiled(loss)
+    with pytest.warns(UserWarning, match="cannot compile this variant"):
+        assert call(torch.ones(3)) == 3
+    assert call(torch.ones(4)) == 4  # and it is not tried again

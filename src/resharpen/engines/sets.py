@@ -25,8 +25,12 @@ class States(NamedTuple):
     """How often each token was the target, [P, V]."""
 
 
+PADDED_TO = 128
+"""Numbers of states come in multiples of this, so that there are few shapes to compile for."""
+
+
 def merged(batch: Batch, vocabulary: int) -> States:
-    """The distinct states of a minibatch and their targets."""
+    """The distinct states of a minibatch and their targets; at the end some that nothing followed, to fill up."""
     inputs, targets = batch.inputs[batch.mask], batch.targets[batch.mask]
     set_NxL = np.bitwise_or.accumulate(np.left_shift(1, batch.inputs), axis=1)
     key_P = set_NxL[batch.mask] * vocabulary + inputs
@@ -34,4 +38,6 @@ def merged(batch: Batch, vocabulary: int) -> States:
     counts = np.zeros((len(first), vocabulary))
     np.add.at(counts, (where, targets), 1)
     present = np.right_shift(set_NxL[batch.mask][first][:, None], np.arange(vocabulary)) & 1
-    return States(inputs[first], present.astype(bool), counts)
+    fill = (0, -len(first) % PADDED_TO)
+    present = np.pad(present.astype(bool), (fill, (0, 0)), constant_values=True)
+    return States(np.pad(inputs[first], fill), present, np.pad(counts, (fill, (0, 0))))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from resharpen import own
 from resharpen.engines.base import Arrays, Batches, Ensemble, Measures, Problem, initial_state
 from resharpen.engines.pieces import pieces
 from resharpen.engines.sets import MOST_BITS, merged
@@ -28,6 +30,8 @@ from resharpen.tasks import Batch, Examples
 
 EVALUATED_AT_ONCE = 2**21
 """Bound on models x positions x tokens in one evaluation call: about 100 MB of activations."""
+COMPILED_FROM = 10_000
+"""Steps from which compiling the minimal transformer pays: it takes about ten seconds and doubles the speed."""
 FLOATS_AT_ONCE = 2**19
 """Models are trained in blocks whose widest activation has about so many numbers: two megabytes."""
 
@@ -46,6 +50,8 @@ class TorchEngine:
         self._decay_MxW = self._hyper["weight_decay"][:, None] * self._tensor(np.concatenate(decays).astype(float))
         small = problem.task.vocabulary <= MOST_BITS
         self._reads_sets = small and problem.task.sets and not problem.model.sees_order(problem.parts)
+        pays = self._reads_sets and problem.steps >= COMPILED_FROM
+        self._loss_of_flat = compiled(self._flat_loss) if pays else self._flat_loss
         self.load(initial_state(problem, ensemble))
 
     @property
@@ -109,21 +115,17 @@ class TorchEngine:
         Block by block of models and piece by piece of the minibatch, so that activations stay in the caches.
         """
         count, width = int(batch.mask.sum()), self.problem.model.width
-        work = (
-            [self._tensors(merged(batch, self.problem.task.vocabulary))]
-            if self._reads_sets
-            else [self._tensors(piece) for piece in pieces(batch)]
-        )
+        sets = [merged(batch, self.problem.task.vocabulary)] if self._reads_sets else None
+        work = [self._tensors(piece) for piece in sets or pieces(batch)]
         places = max(len(x[0]) if self._reads_sets else x[2].numel() for x in work)
         models = max(1, FLOATS_AT_ONCE // (width * places))
         losses, gradients = [], []
-        for theta_MxW, *hyper in zip(
-            self._state["theta"].split(models), *(x.split(models) for x in self._hyper.values()), strict=True
-        ):
+        hyper_MxH = torch.stack(list(self._hyper.values()), dim=1)
+        for theta_MxW, numbers_MxH in zip(self._state["theta"].split(models), hyper_MxH.split(models), strict=True):
             theta_MxW = theta_MxW.detach().requires_grad_()
             total, g_MxW = torch.zeros(()), None
             for piece in work:
-                loss_M = self._loss(self._named(theta_MxW), piece, dict(zip(self._hyper, hyper, strict=True))) / count
+                loss_M = self._loss_of_flat(theta_MxW, numbers_MxH, piece) / count
                 # The models share no parameter, so the gradient of the sum of losses is each model's own.
                 (g,) = torch.autograd.grad(loss_M.sum(), theta_MxW)
                 total, g_MxW = total + loss_M.detach(), g if g_MxW is None else g_MxW.add_(g)
@@ -131,9 +133,10 @@ class TorchEngine:
             gradients.append(g_MxW)
         return torch.cat(losses), torch.cat(gradients)
 
-    def _loss(self, theta: Mapping[str, Tensor], piece: Any, hyper: Mapping[str, Tensor]) -> Tensor:
+    def _flat_loss(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any) -> Tensor:
         """The sum over the places of a piece, [M]."""
-        model, parts = self.problem.model, self.problem.parts
+        model, parts, theta = self.problem.model, self.problem.parts, self._named(theta_MxW)
+        hyper = dict(zip(self._hyper, hyper_MxH.unbind(1), strict=True))
         if self._reads_sets:
             last_P, present_PxV, counts_PxV = piece
             return counted_nll(model.logits_of_sets(theta, last_P, present_PxV, parts, hyper), counts_PxV)
@@ -213,6 +216,29 @@ def torch_device(name: str) -> torch.device:
             f"device '{name}': there is none here (there is: {', '.join(k for k, ok in there.items() if ok)})"
         )
     return torch.device(name)
+
+
+def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """torch.compile for shapes as they come, so that results do not depend on what was compiled before; a function that it
+    cannot follow stays as it is."""
+    import torch._inductor.config as inductor
+
+    inductor.compile_threads = 1  # every core has a worker of its own
+    fast = torch.compile(function, dynamic=False, fullgraph=True)
+
+    def call(*args: Any) -> Tensor:
+        nonlocal fast
+        try:
+            return fast(*args)
+        except Exception as error:
+            if fast is function or own.raised_by_own(error):
+                raise
+            reason = str(error).strip().splitlines()[0]
+            warnings.warn(f"torch cannot compile this variant, which trains slower without: {reason}", stacklevel=2)
+            fast = function
+            return function(*args)
+
+    return call
 
 
 @cache

@@ -6,8 +6,6 @@ Shapes: M models, N sequences, L positions, D width, V tokens, H heads, Q querie
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import make_dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from resharpen.parts.parameter import Parameter
@@ -86,20 +84,18 @@ class Bound:
         found = {name: self._theta[part_parameter(block, name, part)] for name in part.parameters}
         return {name: x.view(len(x), 1, *x.shape[1:], *(1,) * (ndim - x.ndim - 1)) for name, x in found.items()}
 
-    def _values(self, ndim: int, parameters: Tensors, **further: Any) -> SimpleNamespace:
+    def _values(self, ndim: int, parameters: Tensors, **further: Any) -> Any:
         if ndim not in self._shaped:
             self._shaped[ndim] = {name: x.view(-1, *(1,) * (ndim - 1)) for name, x in self._hyper.items()}
-        return values(**{**self._shaped[ndim], **parameters, **further})
+        return Values({**self._shaped[ndim], **parameters, **further})
 
 
-def values(**named: Any) -> Any:
-    """What a part's function gets as `p`: a dataclass of its own kind, which torch.compile can follow."""
-    return _values_type(tuple(named))(**named)
+class Values:
+    """What a part's function gets as `p`. Plain attributes: torch.compile does not follow a SimpleNamespace."""
 
-
-@cache
-def _values_type(names: tuple[str, ...]) -> type:
-    return make_dataclass("Values", names)
+    def __init__(self, named: Mapping[str, Any]):
+        for name, value in named.items():
+            setattr(self, name, value)
 
 
 def norm_parameter(block: str, name: str, position: str) -> str:

@@ -160,7 +160,7 @@ class Language(Task, ABC):
         state_NxL, _ = self.automaton.read(validation.inputs_NxL.astype(np.int64))
         legal_NxL = self.automaton.legal_S(self.marked)[state_NxL]
         tvd_MxNxL, marked_MxNxL = (_unflat(measured[name], validation) for name in ("tvd", "marked"))
-        both_L = legal_NxL.any(0) & ~legal_NxL.all(0)
+        both_L = np.logical_and(legal_NxL.any(0), ~legal_NxL.all(0))
         columns: dict[str, list] = {"tvd": [], "auc": []}
         counts: dict[str, list] = {"tvd": [], "auc": []}
         for end in self.bin_ends:
