@@ -20,8 +20,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from resharpen.experiments.machine import cores, provenance
 from trainers import Trainer, minibatches, probe, reference_loss
+
+from resharpen.experiments.keeping.machine import cores, provenance
 
 NATIVE = "resharpen-native"
 CORES = cores()
@@ -78,7 +79,6 @@ class Benchmark:
     work: Callable[[Any], Work]
     alike: Callable[[str], str] = lambda case: case
     """Cases with the same answer share one trial of sizes and ways."""
-    minibatches: Callable[[Any], Sequence[Any]] = minibatches
 
 
 # ---- in a process of its own ----------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """A row for each system. `settled` remembers the best size and way of a system."""
     problem, pools = benchmark.problem(case), dict[str, Pool]()
-    systems, batch = benchmark.systems(problem), benchmark.minibatches(problem)[0]
+    systems, batch = benchmark.systems(problem), minibatches(problem)[0]
     expected = cache(lambda n_models: reference_loss(problem, batch, n_models))
     for name in names:
         system, key = systems[name], (name, benchmark.alike(case))

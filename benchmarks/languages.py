@@ -17,34 +17,36 @@ import numpy as np
 from harness import Benchmark, System, Work, main
 from trainers import BATCHES, NORM_EPSILON, Trainer, jax_vmap, minibatches, ours, torch_loop
 
+from resharpen import streams
+from resharpen.tasks import Batch, Dyck, Tomita
+
 CASES = ("full100", "tomita3", "dyck8-10")
 LAYERS, D, HEADS = 2, 64, 4
 
 
+class Full(Tomita):
+    """Rows without an end."""
+
+    def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> Batch:
+        targets = streams.below(streams.words(key, n * train_length, group, step), 2).reshape(n, train_length)
+        inputs = np.concatenate([np.full((n, 1), self.automaton.bos), targets[:, :-1]], axis=1)
+        return Batch(inputs, targets, np.ones(inputs.shape, bool))
+
+
 def make_problem(case: str) -> Any:
     from resharpen.engines.base import Problem
-    from resharpen.models import PLACEMENTS
-    from resharpen.models.transformer import Transformer
-    from resharpen.tasks.dyck import Dyck
-    from resharpen.tasks.tomita import Tomita
+    from resharpen.models import Transformer
+    from resharpen.parts import PLACEMENTS, POSITION_ENCODINGS, Parts
 
-    task = Dyck(8, 10) if case == "dyck8-10" else Tomita(3)
-    return Problem(task, Transformer(task.vocabulary), PLACEMENTS["peri"], task.cap, 64, 100_000, seed=0, setting=case)
-
-
-def batches(problem: Any) -> list[tuple[np.ndarray, ...]]:
-    """Inputs, targets and which are real, [N, L]; `full100` is rows without an end."""
-    if problem.setting != "full100":
-        return minibatches(problem)
-    tokens = np.random.default_rng(0).integers(0, 2, (BATCHES, 64, 101))
-    tokens[:, :, 0] = problem.task.automaton.bos
-    return [(x[:, :-1], x[:, 1:], np.ones((64, 100), bool)) for x in tokens]
+    task = {"full100": Full(3), "tomita3": Tomita(3), "dyck8-10": Dyck(8, 10)}[case]
+    parts = Parts(PLACEMENTS["peri"], positions=POSITION_ENCODINGS["rope"])
+    return Problem(task, Transformer(task.vocabulary), parts, task.cap, 64, 100_000, seed=0)
 
 
 def padded(problem: Any) -> list[tuple[np.ndarray, ...]]:
     """The minibatches padded to the maximum training length."""
     length = problem.train_length
-    return [tuple(np.pad(x, ((0, 0), (0, length - x.shape[1]))) for x in batch) for batch in batches(problem)]
+    return [tuple(np.pad(x, ((0, 0), (0, length - x.shape[1]))) for x in batch) for batch in minibatches(problem)]
 
 
 def rotation(length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -103,7 +105,7 @@ def loop(problem: Any, compiled: bool = False) -> Trainer:
         gains = (a + "g_block_in", a + "g_block_out", m + "g_block_in", m + "g_block_out")
         parts |= {f"norms.{j}": (gain,) for j, gain in enumerate(gains)}
         names |= {f"layers.{i}.{part}.weight": tensors for part, tensors in parts.items()}
-    data = [tuple(map(torch.tensor, batch)) for batch in (padded if compiled else batches)(problem)]
+    data = [tuple(map(torch.tensor, batch)) for batch in (padded if compiled else minibatches)(problem)]
     return torch_loop(Model(), names, problem, lambda i: data[i % BATCHES], data[0], compiled)
 
 
@@ -141,10 +143,11 @@ def jax_trainer(problem: Any, n_models: int) -> Trainer:
 
 def systems(problem: Any) -> dict[str, System]:
     def engine(name: str, n: int) -> Trainer:
-        """The same four minibatches in every call: lengths differ."""
-        return ours(name, problem, n, restart=True, given=batches(problem) if problem.setting == "full100" else None)
+        """The same four minibatches in every call: lengths differ. Full rows are not what the kernel would draw."""
+        given = minibatches(problem) if isinstance(problem.task, Full) else None
+        return ours(name, problem, n, restart=True, given=given)
 
-    fit = (1,) if problem.setting == "dyck8-10" else (1, 4)
+    fit = (1,) if problem.train_length == 700 else (1, 4)
     return {
         "resharpen-native": System(lambda n: engine("native", n), BATCHES, (4,), "numpy", threads=False),
         "resharpen-torch": System(lambda n: engine("torch", n), BATCHES, (2,), threads=False),
@@ -159,7 +162,7 @@ def systems(problem: Any) -> dict[str, System]:
 
 def work(problem: Any) -> Work:
     """What the formula needs, without padding: also what the kernel performs."""
-    length = np.concatenate([real.sum(1) for _, _, real in batches(problem)]).astype(float)
+    length = np.concatenate([real.sum(1) for _, _, real in minibatches(problem)]).astype(float)
     matrices = LAYERS * 12 * D * D + D * problem.task.vocabulary
     attention = LAYERS * 2 * 2 * D * length * (length + 1) / 2
     operations = float(3 * (2 * matrices * length + attention).sum() / BATCHES)
@@ -167,4 +170,4 @@ def work(problem: Any) -> Work:
 
 
 if __name__ == "__main__":
-    main(Benchmark(__doc__, CASES, "tomita3", make_problem, systems, work, minibatches=batches))
+    main(Benchmark(__doc__, CASES, "tomita3", make_problem, systems, work))

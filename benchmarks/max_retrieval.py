@@ -21,11 +21,12 @@ N, LONGEST, D, CLASSES = 128, 16, 128, 10
 
 def make_problem(case: str) -> Any:
     from resharpen.engines.base import Problem
-    from resharpen.models.retriever import RETRIEVER_PLACEMENTS, Retriever
-    from resharpen.tasks.max_retrieval import MaxRetrieval
+    from resharpen.models import RETRIEVER_PLACEMENTS, Retriever
+    from resharpen.parts import Parts
+    from resharpen.tasks import MaxRetrieval
 
-    placement = RETRIEVER_PLACEMENTS[case.removeprefix("max-")]
-    return Problem(MaxRetrieval(), Retriever(), placement, LONGEST, N, 100_000, seed=0, setting=case)
+    parts = Parts(RETRIEVER_PLACEMENTS[case.removeprefix("max-")])
+    return Problem(MaxRetrieval(), Retriever(), parts, LONGEST, N, 100_000, seed=0)
 
 
 def padded(problem: Any) -> list[tuple[np.ndarray, ...]]:
@@ -33,11 +34,11 @@ def padded(problem: Any) -> list[tuple[np.ndarray, ...]]:
     one_hot = np.eye(CLASSES, dtype=np.float32)
     return [
         (
-            np.concatenate([priority[..., None], one_hot[kinds]], -1),
-            np.arange(LONGEST) < lengths[:, None],
+            np.concatenate([items.priority[..., None], one_hot[items.kind]], -1),
+            np.arange(LONGEST) < items.length[:, None],
             one_hot[labels],
         )
-        for priority, kinds, lengths, labels in minibatches(problem)
+        for items, labels, _ in minibatches(problem)
     ]
 
 
@@ -47,6 +48,8 @@ def padded(problem: Any) -> list[tuple[np.ndarray, ...]]:
 def loop(problem: Any) -> Trainer:
     import torch
     from torch import nn
+
+    placement = problem.parts.placement
 
     class Norm(nn.Module):
         def __init__(self, present: bool):
@@ -63,7 +66,7 @@ def loop(problem: Any) -> Trainer:
             self.phi = nn.Sequential(nn.Linear(D, D), nn.GELU(), nn.Linear(D, CLASSES))
             self.key, self.value = nn.Linear(D, D, bias=False), nn.Linear(D, D, bias=False)
             self.query = nn.Parameter(torch.zeros(D))
-            self.norm_in, self.norm_out = Norm(problem.placement.block_in), Norm(problem.placement.block_out)
+            self.norm_in, self.norm_out = Norm(placement.block_in), Norm(placement.block_out)
 
         def forward(self, x, mask, label):
             h = self.norm_in(self.psi(x))
@@ -144,11 +147,11 @@ def work(problem: Any) -> Work:
     """The kernel never multiplies items by K and V, by W_2 only where a norm follows, and has a table for W_1; what is
     then left of an item is elementwise, mostly its gelu: about 65 operations a feature.
     """
-    items = sum(lengths.sum() for _, _, lengths, _ in minibatches(problem)) / BATCHES
+    items = sum(batch.inputs.length.sum() for batch in minibatches(problem)) / BATCHES
     update = 20 * sum(x.size for x in initial(problem, 1).values())
     head = N * (D * D + D * CLASSES)
     printed = 3 * 2 * (items * ((1 + CLASSES) * D + 3 * D * D + 2 * D) + head) + update
-    second_layer = (items if problem.placement.block_in else N) * D * D
+    second_layer = (items if problem.parts.placement.block_in else N) * D * D
     return Work(items, printed, 3 * 2 * (second_layer + N * D * D + head) + 65 * D * items + update)
 
 

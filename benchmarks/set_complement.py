@@ -24,16 +24,17 @@ N = 256
 
 def make_problem(case: str) -> Any:
     from resharpen.engines.base import Problem
-    from resharpen.models import PLACEMENTS, Minimal
+    from resharpen.models import Minimal
+    from resharpen.parts import PLACEMENTS, Parts
     from resharpen.tasks import SetComplement
 
     v, s = map(int, case.removeprefix("sct-v").split("-s"))
-    return Problem(SetComplement(v), Minimal.smallest(v), PLACEMENTS["peri"], s, N, 100_000, seed=0, setting=case)
+    return Problem(SetComplement(v), Minimal.usual(v), Parts(PLACEMENTS["peri"]), s, N, 100_000, seed=0)
 
 
 def first_tokens(problem: Any) -> np.ndarray:
     """The first minibatch, [N, s + 1]."""
-    inputs, targets = minibatches(problem)[0]
+    inputs, targets, _ = minibatches(problem)[0]
     return np.concatenate([inputs, targets[:, -1:]], 1)
 
 
@@ -141,7 +142,7 @@ def work(problem: Any) -> Work:
     """
     v, s, d = problem.task.v, problem.train_length, problem.model.d
     states = tokens = 0.0
-    for inputs, _ in minibatches(problem):
+    for inputs, *_ in minibatches(problem):
         sets = np.bitwise_or.accumulate(np.int64(1) << inputs, axis=1)
         for i in range(s):
             keys = np.stack([inputs[:, i], sets[:, i]], axis=1)

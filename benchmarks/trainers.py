@@ -39,7 +39,8 @@ def minibatches(problem: Any) -> list[Any]:
 
 
 def initial(problem: Any, n_models: int) -> Arrays:
-    from resharpen.engines.base import GROUP, Ensemble, initial_state, part
+    from resharpen.engines.base import Ensemble, initial_state, part
+    from resharpen.streams import GROUP
 
     groups = np.split(np.arange(n_models), range(GROUP, n_models, GROUP))
     states = [part(initial_state(problem, Ensemble(group, {})), "theta") for group in groups]
@@ -53,14 +54,21 @@ def probe(problem: Any, n_models: int) -> Arrays:
     return {name: x + random.normal(0, 2 * x.shape[1] ** -0.5, x.shape).astype(x.dtype) for name, x in weights.items()}
 
 
-def reference_loss(problem: Any, batch: Sequence[np.ndarray], n_models: int) -> float:
+def reference_loss(problem: Any, batch: Any, n_models: int) -> float:
     """What a trainer's `loss` of the probe has to be: that of the torch engine."""
     import torch
 
+    from resharpen.models.loss import total_nll
+
+    def tensors(x: Any) -> Any:
+        return type(x)(*map(tensors, x)) if isinstance(x, tuple) else torch.tensor(x)
+
     theta = {name: torch.tensor(x) for name, x in probe(problem, n_models).items()}
+    inputs, targets, mask = tensors(batch)
     with torch.no_grad():
-        epsilon = torch.full((n_models,), NORM_EPSILON)
-        return float(problem.model.loss(theta, [torch.tensor(x) for x in batch], problem.placement, epsilon).sum())
+        hyper = {"rms_epsilon": torch.full((n_models,), NORM_EPSILON)}
+        logits = problem.model.logits(theta, inputs, problem.parts, hyper)
+        return float((total_nll(logits, targets, mask) / mask.sum()).sum())
 
 
 # ---- ours -----------------------------------------------------------------------------------------------------------

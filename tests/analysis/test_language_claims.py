@@ -43,7 +43,8 @@ class MadeUp:
 
     def undefine(self, rows):
         """With nothing to score there."""
-        columns = {name: pl.when(rows).then(nothing).otherwise(name) for name, nothing in (("value", None), ("n", 0))}
+        nothing = {"value": None, "count": 0}
+        columns = {name: pl.when(rows).then(value).otherwise(name) for name, value in nothing.items()}
         return MadeUp(self.models, self.lengths.with_columns(**columns))
 
     def without(self, expression):
@@ -281,7 +282,7 @@ def test_an_unfinished_run_uses_the_draws_that_all_placements_have():
 
 
 def test_a_logit_with_nothing_to_tell_has_no_finding():
-    """At odd lengths of Dyck(k, 1) the depth is 0."""
+    """At odd lengths of Dyck(k, 1) the depth is 0, at even ones 1: no two prefixes of one length to tell apart."""
     made = made_up([{"k": 2, "m": 1}], dyck, draws=16)
     (claim,) = dyck_claims(made.undefine(pl.col("metric") == "auc"))
     assert [f.what for f in claim.findings if "AUC" in f.what] == []
@@ -290,7 +291,7 @@ def test_a_logit_with_nothing_to_tell_has_no_finding():
 
 def test_from_a_run_to_the_terminal(tmp_path, capsys):
     model = {"layers": 1, "d": 8, "heads": 2, "d_mlp": 8}
-    spec = {"name": "x", "models": 2, "steps": 2, "batch": 2, "checkpoints": 1, "placements": ["pre", "peri"]}
+    spec = {"name": "x", "models": 2, "steps": 2, "batch": 2, "checkpoints": 1, "variants": ["pre", "peri"]}
     task = {"kind": "dyck", "k": 2, "m": 3, "model": model, "sequences": 2, "selection_sequences": 2}
     run(from_data(spec | {"engine": "torch", "task": task}), tmp_path / "r", workers=1)
     main(["claims", str(tmp_path / "r")])
@@ -313,5 +314,5 @@ def test_scores_are_titled_by_their_metric(capsys):
     row = {"setting": "tomita-3-s100", "variant": "pre", "weights": "train", "score": 0.9, "diverged_at": None}
     print_scores(pl.DataFrame([row]), Tomita(3), Console())
     said = capsys.readouterr().out
-    assert "ROC AUC over all lengths" in said
+    assert "ROC AUC of the logit of 1 over all lengths" in said
     assert "90%" in said  # the best tenth
