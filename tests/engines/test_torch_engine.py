@@ -110,6 +110,7 @@ def test_draws_of_two_groups_are_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 def test_compiled_is_the_same_function(monkeypatch):
     """In double, compiled and not: the same losses and weights after some steps."""
     problem = make_problem("peri", v=6, s=4, steps=40)

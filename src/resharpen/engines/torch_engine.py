@@ -219,8 +219,8 @@ def torch_device(name: str) -> torch.device:
 
 
 def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """torch.compile for shapes as they come, so that results do not depend on what was compiled before; a function that it
-    cannot follow stays as it is."""
+    """torch.compile for shapes as they come, so that results do not depend on what was compiled before. A function that
+    it cannot follow stays as it is."""
     import torch._inductor.config as inductor
 
     inductor.compile_threads = 1  # every core has a worker of its own
@@ -233,7 +233,7 @@ def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         except Exception as error:
             if fast is function or own.raised_by_own(error):
                 raise
-            reason = str(error).strip().splitlines()[0]
+            reason = " ".join(str(error).split()[:20])
             warnings.warn(f"torch cannot compile this variant, which trains slower without: {reason}", stacklevel=2)
             fast = function
             return function(*args)
