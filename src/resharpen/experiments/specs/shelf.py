@@ -81,7 +81,7 @@ FURTHER_DYCK = languages(
 )
 FURTHER_DYCK_SIZES = {
     "smoke": Size(2, 10, 2),
-    "laptop": Size(16, 2_000, 10, batch=16),
+    "laptop": Size(16, 5_000, 10, batch=16),
     "overnight": Size(64, 4_000, 10, batch=16),
     "paper": Size(100, 100_000),
 }
@@ -115,7 +115,7 @@ SHELF = {
         PAPER_PLACEMENTS,
         {
             "smoke": Size(2, 20, 2),
-            "laptop": Size(32, 5_000, 10, batch=16),
+            "laptop": Size(32, 9_000, 10, batch=16),
             "overnight": Size(64, 20_000, 10, batch=16),
             "paper": Size(100, 100_000),
         },
