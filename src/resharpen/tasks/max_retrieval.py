@@ -80,6 +80,7 @@ class MaxRetrieval(Task):
     metric: ClassVar[str] = "accuracy"
     measures: ClassVar[tuple[str, ...]] = ("accuracy",)
     unit: ClassVar[str] = "items"
+    scored: ClassVar[str] = "sets"
     usual_model: ClassVar[str] = "retriever"
     usual_batch: ClassVar[int] = 128
 

@@ -88,6 +88,8 @@ class Task:
     measures: ClassVar[tuple[str, ...]] = ("tvd",)
     """What `score` gives."""
     unit: ClassVar[str] = "tokens"
+    scored: ClassVar[str] = "prefixes"
+    """What is counted in the column `count` of a run's tables."""
     usual_model: ClassVar[str] = "transformer"
     usual_batch: ClassVar[int] = 64
     shown_by: ClassVar[Literal["length", "train_length"]] = "length"

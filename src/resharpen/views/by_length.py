@@ -71,8 +71,13 @@ def draw_by_length(
                 axes.set_ylabel(described.label, fontsize=8.5)
     legend(figure, best, _mark_handles(settings[0]))
     training = f"{run.experiment.steps:,} steps of {run.experiment.batch} sequences"
+    least, most = (int(count) for count in (table["count"].min(), table["count"].max()))  # pyright: ignore[reportArgumentType]
+    behind = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     between = " " if figure.get_figwidth() > WIDE else "\n"
-    figure.suptitle(f"{title}{between}(grey: trained lengths; {training})", fontsize=9.5)
+    figure.suptitle(
+        f"{title}{between}(grey: trained lengths; {training}; {behind} {settings[0].task.scored} behind a dot)",
+        fontsize=9.5,
+    )
     return figure
 
 
