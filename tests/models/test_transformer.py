@@ -141,21 +141,17 @@ def test_loss_is_the_mean_over_real_pairs():
     assert np.isclose(float(got[0]), np.mean(nll), rtol=1e-10)
 
 
-def test_scores_are_tvd_or_a_marked_logit():
+def test_scores_are_tvd_and_a_marked_logit():
     problem, task = small("post"), Dyck(2, 3)
     theta = tensors(random_theta(problem, 2, scale=0.5))
-    for metric, _, prefixes in task.validation(0, "report", 4).sets():
-        inputs, scored, truth = task.examples(prefixes)
-        logits = SMALL.logits(theta, torch.tensor(inputs), problem.parts, hyper(np.full(2, 1e-6)))[:, scored]
-        found = task.score(logits, tensors(truth))
-        logits = logits.numpy()
-        if metric == "auc":
-            assert list(found) == ["marked"]
-            assert np.allclose(found["marked"], logits[..., task.marked])
-        else:
-            p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-            assert list(found) == ["tvd"]
-            assert np.allclose(found["tvd"], 0.5 * np.abs(p - task.p_star(inputs)[scored]).sum(-1))
+    inputs, scored, truth = task.examples(task.validation(0, "report", 4))
+    logits = SMALL.logits(theta, torch.tensor(inputs), problem.parts, hyper(np.full(2, 1e-6)))[:, scored]
+    found = task.score(logits, tensors(truth))
+    logits = logits.numpy()
+    p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    assert tuple(found) == task.measures
+    assert np.allclose(found["tvd"], 0.5 * np.abs(p - task.p_star(inputs)[scored]).sum(-1))
+    assert np.allclose(found["marked"], logits[..., task.marked])
 
 
 @pytest.mark.parametrize("positions", ["rope", "nope"])

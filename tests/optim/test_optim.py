@@ -65,8 +65,8 @@ def test_clip_factor():
 
 
 def test_the_norm_is_that_of_each_model_s_own_gradient():
-    gradients = torch.tensor([[[3.0, 0.0]], [[1.0, 1.0]]]), torch.tensor([[4.0], [1.0]])
-    assert torch.allclose(gradient_norm(gradients), torch.tensor([5.0, 3.0**0.5]))
+    g_MxW = torch.tensor([[3.0, 0.0, 4.0], [1.0, 1.0, 1.0]])
+    assert torch.allclose(gradient_norm(g_MxW), torch.tensor([5.0, 3.0**0.5]))
 
 
 def test_decay_spares_embeddings_gains_and_biases():

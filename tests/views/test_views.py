@@ -154,7 +154,7 @@ def test_meter_takes_the_best_for_what_is_better(lower, best):
 
 def test_progress_of_a_run_says_which_way_is_up(tmp_path):
     """Accuracy: the best that is shown is the highest of all checkpoints, models and weights."""
-    setting = Setting(MaxRetrieval(longest=16, sequences=8), 16, Retriever(16))
+    setting = Setting(MaxRetrieval(longest=16, items=128, selection_items=128), 16, Retriever(16))
     spec = Experiment("x", (setting,), ["none", "peri"], models=3, steps=9, batch=8, checkpoints=3, engine="torch")
     meter, seen = Meter(clock=lambda: 0.0), []
     store = run(spec, tmp_path / "r", 1, meter.start, lambda progress: [meter.update(progress), seen.append(progress)])

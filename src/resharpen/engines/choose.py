@@ -15,7 +15,7 @@ NATIVE = {"minimal": "NativeMinimal", "retriever": "NativeRetriever", "transform
 """Model family, and module of `engines/native` -> the class of its engine."""
 
 
-SLOWER = {"minimal": 30, "retriever": 8, "transformer": 5}
+SLOWER = {"minimal": 40, "retriever": 6, "transformer": 6}
 """About how many times as long the torch engine takes, by model family; see the benchmarks."""
 
 
@@ -28,6 +28,13 @@ def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
 
     torch.set_num_threads(1)  # every core has a shard of its own
     return TorchEngine(problem, ensemble)
+
+
+def check_device(name: str) -> None:
+    """UserError if this machine has no such device, before anything is written."""
+    from resharpen.engines.torch_engine import torch_device
+
+    torch_device(name)
 
 
 def why_not_native(problem: Problem, training: bool = True) -> str:

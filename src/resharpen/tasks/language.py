@@ -160,7 +160,7 @@ class Language(Task, ABC):
         state_NxL, _ = self.automaton.read(validation.inputs_NxL.astype(np.int64))
         legal_NxL = self.automaton.legal_S(self.marked)[state_NxL]
         tvd_MxNxL, marked_MxNxL = (_unflat(measured[name], validation) for name in ("tvd", "marked"))
-        both_L = np.logical_and(legal_NxL.any(0), ~legal_NxL.all(0))
+        share_L = legal_NxL.mean(axis=0)
         columns: dict[str, list] = {"tvd": [], "auc": []}
         counts: dict[str, list] = {"tvd": [], "auc": []}
         for end in self.bin_ends:
@@ -169,7 +169,8 @@ class Language(Task, ABC):
             columns["tvd"].append(_mean(tvd_MxNxL[..., here], weight_NxB * alive_B))
             columns["auc"].append(equal_length_auc(marked_MxNxL[..., here], legal_NxL[:, here], weight_NxB, alive_B))
             counts["tvd"].append(weight_NxB.size)
-            counts["auc"].append(len(legal_NxL) * int(both_L[here].sum()))  # lengths with no pair tell nothing
+            both_B = (share_L[here] > 0) & (share_L[here] < 1)  # a length with no pair tells nothing
+            counts["auc"].append(len(legal_NxL) * int(both_B.sum()))
         return {
             metric: (np.array(self.bin_ends), np.stack(values, axis=1), np.array(counts[metric]))
             for metric, values in columns.items()

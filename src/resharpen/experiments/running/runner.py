@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from resharpen.engines.choose import how_much_slower, why_not_native
+from resharpen.engines.choose import check_device, how_much_slower, why_not_native
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.machine import cores
 from resharpen.experiments.keeping.store import Damaged, Run, open_run
@@ -47,6 +47,8 @@ def run(
     if workers < 1:
         raise UserError(f"workers = {workers}: must be at least 1")
     directory = Path(directory)
+    if experiment.device != "cpu":
+        check_device(experiment.device)
     if not (directory / "run.json").exists() or experiment.engine != "auto":
         experiment = with_engine(experiment)
     store = open_run(directory, experiment, trust_code)
