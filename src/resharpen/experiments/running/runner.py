@@ -81,7 +81,8 @@ def with_engine(experiment: Experiment) -> Experiment:
             raise UserError(f"the native engine cannot run variant '{name}': {reason}")
         if reason:
             slower = how_much_slower(experiment.problem(shard))
-            warnings.warn(f"variant '{name}' runs on the torch engine{slower}: {reason}", stacklevel=2)
+            why = f"the native one cannot run it: {reason}"
+            warnings.warn(f"variant '{name}' runs on the torch engine{slower}; {why}", stacklevel=2)
         variants[name] = replace(variant, engine="torch" if reason else "native")
     return replace(experiment, variants=variants)
 
