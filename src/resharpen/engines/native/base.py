@@ -153,7 +153,8 @@ class NativeEngine:
         table = step_table(adamw, self.ensemble.hyperparameters, self.problem.steps, self.step, n)
         columns = [table[name] for name in ("lr", "correction1", "correction2", "ema_weight")]
         table_RxSx4 = self._rows(n, len(columns))
-        table_RxSx4[:] = self._padded(np.stack(columns, axis=-1).swapaxes(0, 1))
+        for i, column_SxM in enumerate(columns):
+            table_RxSx4[..., i] = self._padded(column_SxM.T)
         floats = (self._state_RxPartsxX, self._hyper_RxH, table_RxSx4)
         state, hyperparameters, rows = (x.ctypes.data for x in floats)
         training = Training(
@@ -180,7 +181,8 @@ class NativeEngine:
 
     def _padded(self, x_M: NDArray) -> NDArray:
         """Rows without a model repeat the first."""
-        return np.concatenate([x_M, np.repeat(x_M[:1], len(self._rows()) - len(x_M), axis=0)])
+        missing = len(self._rows()) - len(x_M)
+        return np.concatenate([x_M, np.repeat(x_M[:1], missing, axis=0)]) if missing else x_M
 
 
 def one_after_another(shapes: Mapping[str, tuple[int, ...]], multiple: int) -> tuple[Positions, int]:

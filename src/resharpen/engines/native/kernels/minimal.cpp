@@ -7,8 +7,6 @@
 
 using namespace resharpen;
 
-constexpr double kLn2 = 0.6931471805599453;
-
 extern "C" {
 
 // Advance an ensemble by n_steps, on its own minibatches or, for a single step, on the given one.
@@ -19,15 +17,17 @@ void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targ
     const auto gradient = std::make_unique<f32x16[]>(Minimal::kMostParameters);
     Minibatch<V> batch(merge);
     const Parts parts(a->state, model->size);
+    double loss[kLanes];
+    const double nats = 0.6931471805599453 / (double(n) * length);  // from bits, and the mean
     for (int i = 0; i < a->n_steps; i++) {
         if (inputs)
             batch.take(inputs, targets, n, length);
         else
             batch.draw(key, group, uint32_t(a->first_step + i), n, length);
-        model->gradient_of(batch, parts.theta, gradient.get());
+        model->gradient_of(batch, parts.theta, gradient.get(), loss);
         update(parts, gradient.get(), 1.0f / (float(n) * float(length)), model->size, Minimal::kWQ, Minimal::kGains,
                *a->hyperparameters, a->table[i], a->first_step + i, a->diverged_at);
-        for (int lane = 0; lane < kLanes; lane++) a->add_loss(lane, model->total_bits[lane] * kLn2 / (double(n) * length));
+        for (int lane = 0; lane < kLanes; lane++) a->add_loss(lane, loss[lane] * nats);
     }
 }
 

@@ -49,18 +49,20 @@ class Minimal : public MinimalStates {
     // Whether minibatches of this length hold enough large sets for `subsets` to pay; measured.
     static constexpr bool subsets_pay(int length) { return V <= 9 && length >= 5; }
 
-    double total_bits[kLanes];  // the summed negative log2 likelihood of the last minibatch
-
-    // The gradient of the summed negative log likelihood of a minibatch; adds to nothing, overwrites `gradient`.
-    void gradient_of(const Minibatch<V>& batch, const f32x16* theta, f32x16* gradient) {
+    // The gradient of the summed negative log likelihood of a minibatch, and that sum itself, over log 2; adds to
+    // nothing, overwrites `gradient` and `loss`.
+    void gradient_of(const Minibatch<V>& batch, const f32x16* theta, f32x16* gradient, double loss[kLanes]) {
         tokens_forward(theta);
         clear_gradients(gradient);
-        clear(total_bits);
+        bits = rounded_off = broadcast(0);
         for (int t = 0; t < V; t++) {
             if (batch.begin[t] == batch.begin[t + 1]) continue;
             norm_after() ? train_states<kColumns>(t, batch) : train_states<V + 1>(t, batch);
         }
         tokens_backward(theta, gradient);
+        float sum[kLanes], rest[kLanes];
+        store(sum, bits), store(rest, rounded_off);
+        for (int lane = 0; lane < kLanes; lane++) loss[lane] = double(sum[lane]) - rest[lane];
     }
 
     // TVD of the states, [n, 16]; sorted by last token, each written to the place in `where`.
@@ -80,7 +82,6 @@ class Minimal : public MinimalStates {
     template <int COLUMNS>
     void train_states(int t, const Minibatch<V>& batch) {
         weigh_tokens<COLUMNS>(t);
-        few_bits = broadcast(0);
         const int end = batch.begin[t + 1];
         for (int first = batch.begin[t], n; first < end; first += n) {
             n = end - first < kAtOnce ? end - first : kAtOnce;
@@ -92,9 +93,6 @@ class Minimal : public MinimalStates {
             attend_backward<COLUMNS>(t, n);
         }
         weigh_tokens_backward<COLUMNS>(t);
-        float lanes[kLanes];
-        store(lanes, few_bits);
-        for (int lane = 0; lane < kLanes; lane++) total_bits[lane] += lanes[lane];
     }
 
     template <int COLUMNS>
