@@ -3,7 +3,7 @@
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,17 @@ ROOT = Path(__file__).parent.parent
 SPECS = sorted((ROOT / "examples").glob("*.toml"))
 
 
+SIZES = {"items": 512, "selection_items": 256, "sequences": 4, "selection_sequences": 2}
+"""Of validation, where a task has them."""
+
+
 def small(path: Path) -> rs.Experiment:
-    return replace(rs.read_toml(path), models=2, steps=4, checkpoints=2, batch=4)
+    spec = rs.read_toml(path)
+    settings = []
+    for setting in spec.settings:
+        sizes = {field.name: SIZES[field.name] for field in fields(setting.task) if field.name in SIZES}
+        settings.append(replace(setting, task=replace(setting.task, **sizes)))
+    return replace(spec, settings=tuple(settings), models=2, steps=4, checkpoints=2, batch=4)
 
 
 @pytest.mark.filterwarnings("ignore:variant .* runs on the torch engine")

@@ -277,7 +277,7 @@ def test_killed_at_random_moments_and_resumed(tiny, tmp_path, engine):
         # wait for the first sign of work, so that no kill falls into the start of Python
         while process.poll() is None and work_seen(out) == before:
             time.sleep(0.002)
-        if kills < 5:
+        if kills < 4:
             time.sleep(rng.uniform(0.0, 0.2))
         else:
             process.wait()
