@@ -14,7 +14,7 @@ namespace resharpen {
 // The sizes that the kernel is compiled for: width, classes.
 constexpr int H = RESHARPEN_H, C = RESHARPEN_C;
 
-// How attention logits become weights; `models/remedies.py` has the formulas.
+// How attention logits become weights; `parts/attention/` has the formulas.
 enum class Remedy : int32_t { softmax, adaptive_temperature, log_n };
 
 // Rows of `ROW` floats, aligned.
