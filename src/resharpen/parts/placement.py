@@ -6,7 +6,7 @@
                         x = x + y           residual normalises x
     logits = x U                            unembedding_in normalises x
 
-`models/norm.py` is the only place that acts on them.
+`Bound` in `models/layers.py` is the only place that acts on them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Claims 5 to 7: bounded Dyck and Tomita languages.
 
-A number of a model is its mean TVD over bins, or mean ROC AUC over lengths; "at length" only those longer than trained.
+A number of a model is its mean TVD over bins, or mean ROC AUC over bins; "at length" only those longer than trained.
 Which lengths count, and what a model without a value has there, is said at `scored_lengths`.
 """
 
@@ -37,8 +37,7 @@ SEPARATES = 0.95
 """The AUC from which a logit separates: of twenty pairs of prefixes nineteen are in order. For the TVD we say that a
 model generalises below 0.05, the same distance from perfect."""
 SAME = 0.05
-"""The difference in AUC up to which placements are alike: a tenth of the way from a guess to perfect, and what one AUC
-of the usual report set, 64 prefixes against 64, may be off by (the standard error of a guess is 0.051)."""
+"""The difference in AUC up to which placements are alike: a tenth of the way from a guess to perfect."""
 
 
 @dataclass(frozen=True)
