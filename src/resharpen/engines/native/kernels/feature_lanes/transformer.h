@@ -39,7 +39,8 @@ class Transformer : public TransformerBackward {
         return loss / tokens;
     }
 
-    // At the scored positions of a sequence: TVD against p_star [scored, V], and the logit of a marked token if there is.
+    // At the scored positions of a sequence: TVD against p_star [scored, V], and the logit of a marked token if there
+    // is.
     void evaluate(const int32_t* inputs, int length, const uint8_t* scored, const float*& p_star, int marked,
                   float*& tvd, float*& logit) {
         int from = 0;
