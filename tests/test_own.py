@@ -182,7 +182,7 @@ def test_frames_of_ours_below_the_user_s_are_left_out(tiny, tmp_path):
         run(replace(tiny, variants=[f"pre+{path}:broken"], models=1), tmp_path / "r", workers=1)
     text = str(error.value)
     assert f'File "{path}", line 9, in sharpened' in text
-    assert text.splitlines()[-1].startswith("TypeError: ")
+    assert "\nTypeError: " in text
     assert text.count("File ") == 2
     assert "parts/part.py" not in text
 

@@ -106,7 +106,8 @@ def norm_parameter(block: str, name: str, position: str) -> str:
 
 
 def part_parameter(block: str, name: str, part: Part) -> str:
-    """>>>     >>> part_parameter("0.attention.", "s", SimpleNamespace(name="ssmax"))
+    """>>> from types import SimpleNamespace
+    >>> part_parameter("0.attention.", "s", SimpleNamespace(name="ssmax"))
     '0.attention.s_ssmax'
     """
     return f"{block}{name}_{part.name}"

@@ -13,5 +13,4 @@ if TYPE_CHECKING:
 
 @norm(g=learned("d", start=1.0))
 def rms(x: Tensor, p: Any) -> Tensor:
-    size = x.norm(dim=-1, keepdim=True)
-    return x * (size * size / x.shape[-1] + p.rms_epsilon).rsqrt() * p.g
+    return x * (x.square().mean(-1, keepdim=True) + p.rms_epsilon).rsqrt() * p.g
