@@ -21,9 +21,9 @@ ODD = Transformer(6, layers=1, d=36, heads=1, d_mlp=50)
 PAPER = Transformer(6)
 
 
-def check_parity(problem, **options):
+def check_parity(problem, models=2, **options):
     validation = problem.task.validation(0, "report", 2)
-    ensemble = make_ensemble(problem, 2, **BENIGN)
+    ensemble = make_ensemble(problem, models, **BENIGN)
     assert_parity(NativeTransformer, problem, ensemble, validation=validation, **options)
 
 
@@ -49,7 +49,8 @@ BATCHES = {
 @pytest.mark.parametrize("lengths", BATCHES)
 @pytest.mark.parametrize("model", [TINY_TRANSFORMER, ODD], ids=["small", "odd"])
 def test_parity_of_odd_lengths(model, lengths):
-    check_parity(transformer_problem("all", model), batches=BATCHES[lengths], steps=(1, 10))
+    # more models, because of a few tokens and small gains rounding errors are few, and their mean a matter of luck
+    check_parity(transformer_problem("all", model), models=4, batches=BATCHES[lengths], steps=(1, 10))
 
 
 @pytest.mark.parametrize("placement", ["none", "peri-init"])
