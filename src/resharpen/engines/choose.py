@@ -15,8 +15,8 @@ NATIVE = {"minimal": "NativeMinimal", "retriever": "NativeRetriever", "transform
 """Model family, and module of `engines/native` -> the class of its engine."""
 
 
-SLOWER = {"minimal": 40, "retriever": 6, "transformer": 6}
-"""About how many times as long the torch engine takes, by model family; see the benchmarks."""
+SLOWER = {"minimal": "10 to 70", "retriever": "1 to 6", "transformer": "1 to 6"}
+"""About how many times as long the torch engine takes, by model family; less without AVX-512; see the benchmarks."""
 
 
 def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
