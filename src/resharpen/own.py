@@ -107,21 +107,18 @@ def find(reference: str) -> Any:
 def find_in(catalogue: Mapping[str, T], kind: type[T], what: str, name: str) -> T:
     """The built-in thing of that name, or the user's own, which has to be of that kind."""
     if not is_own(name):
-        if name not in catalogue:
-            raise unknown(what, name, catalogue)
-        return catalogue[name]
+        return _built_in(catalogue, what, name)
     found = find(name)
     if not isinstance(found, kind):
-        raise UserError(f"'{short(name)}' in {source(name).path} is {_described(found)}, not {what}: see @rs.{what}")
+        is_a = f"is a {type(found).__name__.lower()}, not {what}"
+        raise UserError(f"'{short(name)}' in {source(name).path} {is_a}: see @rs.{what}")
     return found
 
 
 def find_class(catalogue: Mapping[str, type[T]], base: type[T], what: str, kind: str) -> type[T]:
     """The built-in class of that kind, or the user's own, whose kind is then its reference."""
     if not is_own(kind):
-        if kind not in catalogue:
-            raise unknown(what, kind, catalogue)
-        return catalogue[kind]
+        return _built_in(catalogue, what, kind)
     found = find(kind)
     if not (isinstance(found, type) and issubclass(found, base) and is_dataclass(found)):
         raise UserError(
@@ -132,8 +129,10 @@ def find_class(catalogue: Mapping[str, type[T]], base: type[T], what: str, kind:
     return found
 
 
-def _described(thing: Any) -> str:
-    return f"a {type(thing).__name__.lower()}"
+def _built_in(catalogue: Mapping[str, T], what: str, name: str) -> T:
+    if name not in catalogue:
+        raise unknown(what, name, catalogue)
+    return catalogue[name]
 
 
 @cache

@@ -10,7 +10,6 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from resharpen.engines.base import Arrays, Batches, Ensemble, Measures, Problem,
 from resharpen.engines.pieces import pieces
 from resharpen.engines.sets import MOST_BITS, merged
 from resharpen.errors import UserError
+from resharpen.models.layers import Values
 from resharpen.models.loss import counted_nll, total_nll
 from resharpen.optim.clipping import clip_factor, gradient_norm
 from resharpen.optim.schedule import step_table
@@ -44,6 +44,7 @@ class TorchEngine:
         self.problem, self.ensemble = problem, ensemble
         self._dtype, self._device = getattr(torch, dtype), torch_device(problem.device)
         self._hyper = {name: self._tensor(values) for name, values in ensemble.hyperparameters.items()}
+        self._hyper_MxH = torch.stack(list(self._hyper.values()), dim=1)
         self._parameters = problem.model.parameters(problem.parts)
         self._shapes = {name: tuple(map(int, p.shape)) for name, p in self._parameters.items()}
         decays = [np.full(math.prod(self._shapes[name]), p.decays) for name, p in self._parameters.items()]
@@ -120,8 +121,8 @@ class TorchEngine:
         places = max(len(x[0]) if self._reads_sets else x[2].numel() for x in work)
         models = max(1, FLOATS_AT_ONCE // (width * places))
         losses, gradients = [], []
-        hyper_MxH = torch.stack(list(self._hyper.values()), dim=1)
-        for theta_MxW, numbers_MxH in zip(self._state["theta"].split(models), hyper_MxH.split(models), strict=True):
+        blocks = zip(self._state["theta"].split(models), self._hyper_MxH.split(models), strict=True)
+        for theta_MxW, numbers_MxH in blocks:
             theta_MxW = theta_MxW.detach().requires_grad_()
             total, g_MxW = torch.zeros(()), None
             for piece in work:
@@ -162,15 +163,16 @@ class TorchEngine:
     def _stepped(self, g_MxW: Tensor, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the optimiser makes of weights and its own state: of all at once, or tensor by tensor."""
         optimiser, state = self.problem.optimiser, self._state
+        p: Any
         if optimiser.elementwise:
-            p = SimpleNamespace(**{name: x_M[:, None] for name, x_M in numbers.items()})
+            p = Values({name: x_M[:, None] for name, x_M in numbers.items()})
             p.t, p.decay = self._step + 1, self._decay_MxW
             theta, kept = optimiser.update(state["theta"], g_MxW, {part: state[part] for part in optimiser.state}, p)
             return {"theta": theta, **kept}
         named = {part: self._named(state[part]) for part in ("theta", *optimiser.state)}
         new: dict[str, list[Tensor]] = {part: [] for part in named}
         for name, g in self._named(g_MxW).items():
-            p = SimpleNamespace(**{key: x_M.view(-1, *(1,) * (g.ndim - 1)) for key, x_M in numbers.items()})
+            p = Values({key: x_M.view(-1, *(1,) * (g.ndim - 1)) for key, x_M in numbers.items()})
             p.t, p.decay = self._step + 1, p.weight_decay if self._parameters[name].decays else 0.0
             theta, kept = optimiser.update(named["theta"][name], g, {s: named[s][name] for s in optimiser.state}, p)
             for part, x in {"theta": theta, **kept}.items():

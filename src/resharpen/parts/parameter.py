@@ -38,10 +38,6 @@ def matrix(*shape: int) -> Parameter:
     return learned(*shape)
 
 
-def gain(size: int) -> Parameter:
-    return learned(size, start=1.0)
-
-
 def bias(size: int) -> Parameter:
     return learned(size, start=0.0)
 

@@ -7,9 +7,9 @@ Shapes: M models, N sequences, L positions, V tokens, P scored places.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,17 +63,6 @@ class Metric:
     def best_quantile(self) -> float:
         """The quantile over models that counts as best results."""
         return 0.1 if self.lower_is_better else 0.9
-
-
-class Validation(Protocol):
-    """A fixed set of prefixes or sequences to score models on."""
-
-    @property
-    def length_P(self) -> NDArray[np.int64]: ...
-
-    def pieces(self, positions: int) -> Iterator[Any]:
-        """The same in order, in sets of about so many positions: for bounded memory."""
-        ...
 
 
 class Task:
