@@ -267,6 +267,37 @@ class Inspect:
 
 
 @dataclass(frozen=True)
+class Verify:
+    """Hold a run against the results that this package keeps of it, or others: the same draws, numbers, distributions?
+
+    A run may have fewer models, settings or variants than its reference. Exit code 1 if anything differs.
+
+    For example:
+        resharpen verify runs/fig1-overnight
+        resharpen verify runs/mine --reference reference/fig1-overnight
+    """
+
+    run: RunDirectory
+    """The run directory."""
+    reference: Directory = None
+    """The directory of the reference. Default: the one of the run's name."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.analysis.verify import verify
+        from resharpen.experiments.keeping.reference import Reference, find_reference
+        from resharpen.views.verify import print_verification
+
+        run = _load(self.run, self.trust_code)
+        reference = Reference(self.reference) if self.reference else find_reference(run.experiment.name)
+        checks = verify(run, reference)
+        print_verification(checks, reference, console)
+        if any(check.differs for check in checks):
+            sys.exit(1)
+
+
+@dataclass(frozen=True)
 class Theory:
     """Check the theory of the task by computation: each statement, how it was checked, what came out.
 
@@ -307,6 +338,7 @@ Command = (
     | Annotated[Results, subcommand("results")]
     | Annotated[Claims, subcommand("claims")]
     | Annotated[Inspect, subcommand("inspect")]
+    | Annotated[Verify, subcommand("verify")]
     | Annotated[Theory, subcommand("theory")]
     | Annotated[Doctor, subcommand("doctor")]
 )

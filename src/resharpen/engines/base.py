@@ -92,6 +92,11 @@ class Engine(Protocol):
     def step(self) -> int: ...
 
     @property
+    def built(self) -> str:
+        """What computes: where it is the same, so is every bit."""
+        ...
+
+    @property
     def diverged_at(self) -> NDArray[np.int64]:
         """The step of divergence of each model, or -1, [M]."""
         ...

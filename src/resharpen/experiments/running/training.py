@@ -229,7 +229,8 @@ class Trainer:
             "curves": curves_table(self._shard, self._checkpoints, kept.score, kept.mean_loss(self._checkpoints)),
             "lengths": lengths_table(self._shard, by_length),
         }
-        facts = {"shard": self._shard.name, "engine": self._engine, "seconds": round(self._seconds, 3)}
+        seconds = round(self._seconds, 3)
+        facts = {"shard": self._shard.name, "engine": self._engine, "built": engine.built, "seconds": seconds}
         self._files.finish(tables, kept.weights, facts)
 
 
