@@ -55,7 +55,7 @@ class StoredModel:
         return np.stack(rows) if rows else np.empty((0, self.setting.task.vocabulary), np.float32)
 
     def trace(self, sequence: Any) -> dict[str, NDArray[np.float32]]:
-        """Everything on the way from one sequence of L tokens, or items, to its logits, by name. BLOCK is empty in models
+        """Everything on the way from one sequence of tokens, or items, to its logits, by name. BLOCK is empty in models
         of one block, else `0.attention.`, `0.mlp.` and so on:
 
             embedding, BLOCKstream      the residual stream before the first block and after each, [L, D]
