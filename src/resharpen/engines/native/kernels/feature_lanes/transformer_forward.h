@@ -104,8 +104,13 @@ class TransformerForward : public TransformerBuffers {
     // The pair (x_i, x_{i + half}) of every head of q and k turned by its position, forwards or (sign = -1) back.
     void rotate(std::vector<f32x16>& wide, int begin, int n, float sign) {
         constexpr int kSome = std::min(kHalf & -kHalf, kLanes);  // half a head is a whole number of these vectors
-        typedef float Some __attribute__((vector_size(4 * kSome), aligned(4), may_alias));
-        auto some = [](const float* x) -> Some& { return *reinterpret_cast<Some*>(const_cast<float*>(x)); };
+        typedef float Some __attribute__((vector_size(4 * kSome)));
+        auto some = [](const float* x) {
+            Some y;
+            std::memcpy(&y, x, sizeof y);
+            return y;
+        };
+        auto put = [](float* x, Some y) { std::memcpy(x, &y, sizeof y); };
         for (int i = begin; i < begin + n; i++) {
             const float *cosine = rotation.cosine + position[i] * kHalf, *sine = rotation.sine + position[i] * kHalf;
             for (int j = 0; j < kHalf; j += kSome) {
@@ -113,8 +118,8 @@ class TransformerForward : public TransformerBuffers {
                 float* x = at(wide, i, QS) + j;
                 for (int head = 0; head < 2 * HEADS; head++, x += HP) {
                     const Some a = some(x), b = some(x + kHalf);
-                    some(x) = a * c - b * s;
-                    some(x + kHalf) = b * c + a * s;
+                    put(x, a * c - b * s);
+                    put(x + kHalf, b * c + a * s);
                 }
             }
         }
