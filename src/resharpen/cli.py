@@ -86,6 +86,8 @@ class RunFigure:
     """auto takes native for every variant that it can run."""
     device: DeviceName = None
     """Where the torch engine computes. Default: cpu."""
+    march: Name = None
+    """Instruction set of the native engine: native, this machine's own, or x86-64-v3 say, for a run that moves."""
     trust_code: bool = False
     """Execute code from the run directory where the file that it was copied from is gone or has changed."""
     dry_run: bool = False
@@ -129,7 +131,9 @@ class RunFigure:
         else:
             experiment = take(self.target, self.scale or "laptop")
         variants = None if self.variants is None else [name.strip() for name in self.variants.split(",")]
-        changed = experiment.with_changes(self.models, self.steps, self.seed, variants, self.engine, self.device)
+        changed = experiment.with_changes(
+            self.models, self.steps, self.seed, variants, self.engine, self.device, self.march
+        )
         return changed, self.out or (path if path.is_dir() else Path("runs") / experiment.name)
 
 

@@ -48,6 +48,8 @@ class Problem:
     seed: int
     optimiser: Optimiser = field(default=adamw)
     device: str = "cpu"
+    march: str = "native"
+    """The instruction set that native kernels are built for, by the compiler's name of it."""
 
     @property
     def setting(self) -> str:
@@ -93,7 +95,7 @@ class Engine(Protocol):
 
     @property
     def built(self) -> str:
-        """What computes: where it is the same, so is every bit."""
+        """What computes, and behind an @ how it rounds: where all of it is the same, so is every bit."""
         ...
 
     @property

@@ -61,7 +61,7 @@ class TorchEngine:
 
     @property
     def built(self) -> str:
-        return f"torch-{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}-{self._device}"
+        return f"torch@{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}-{self._device}"
 
     @property
     def diverged_at(self) -> NDArray[np.int64]:

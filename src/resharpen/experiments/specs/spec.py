@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -97,6 +98,8 @@ class Experiment:
     engine: str = "auto"
     device: str = "cpu"
     """Where the torch engine computes: cpu, cuda or mps."""
+    march: str = "native"
+    """The instruction set of native kernels: this machine's own, or one that several machines have, x86-64-v3 say."""
     hyperparameters: Mapping[str, Row] = field(default_factory=dict)
     """Rows of the search that are fixed or narrowed; the others are those of the paper, or of the parts."""
 
@@ -113,6 +116,8 @@ class Experiment:
         self._check_settings()
         if self.engine not in ENGINES:
             raise unknown("engine", self.engine, ENGINES)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", self.march):
+            raise UserError(f"march = {self.march!r}: the name of an instruction set, such as native or x86-64-v3")
         if self.engine == "native" and self.device != "cpu":
             raise UserError(f"device = {self.device}: the native engine computes on the cpu")
         object.__setattr__(self, "variants", self._named_variants())
@@ -209,6 +214,7 @@ class Experiment:
             seed=self.seed,
             optimiser=find_optimiser(variant.optimiser),
             device=self.device,
+            march=self.march,
         )
 
     def ensemble(self, shard: Shard) -> Ensemble:
@@ -229,9 +235,11 @@ class Experiment:
         variants: Iterable[str] | None = None,
         engine: str | None = None,
         device: str | None = None,
+        march: str | None = None,
     ) -> Experiment:
         """The same experiment with what the command line changes."""
-        given: dict[str, Any] = {"models": models, "steps": steps, "seed": seed, "engine": engine, "device": device}
+        given: dict[str, Any] = {"models": models, "steps": steps, "seed": seed, "engine": engine}
+        given |= {"device": device, "march": march}
         if variants is not None:
             given["variants"] = choose(variants, self.variants)
         return replace(self, **{name: value for name, value in given.items() if value is not None})

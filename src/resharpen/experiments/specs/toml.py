@@ -36,7 +36,7 @@ from resharpen.plain import Data, known, typed
 from resharpen.tasks import SetComplement, Task, find_task
 
 _NUMBERS = ("models", "steps", "batch", "checkpoints", "seed")
-_TEXTS = ("name", "engine", "device")
+_TEXTS = ("name", "engine", "device", "march")
 _TOP = (*_TEXTS, "variants", "variant", "task", "hyperparameters", *_NUMBERS)
 _FORMER = {"placements": "variants", "placement": "variant", "norms": "variants", "attention": "variants"}
 
