@@ -42,7 +42,7 @@ from resharpen.tasks import Metric
 if TYPE_CHECKING:
     import polars as pl
 
-EVERY = "mean of settings"
+EVERY = "mean"
 """What stands where a setting would, for the mean over all of them."""
 Lengths = Literal["all", "new"]
 
@@ -270,7 +270,7 @@ def sentence(effect: Effect, of: Comparison) -> str:
     """`peri helps against pre on new lengths: median gain 0.21 TVD (0.18 to 0.25), wins 0.93 of 96 pairs; best tenth:
     helps, 0.11 (0.08 to 0.14)`"""
     where = {"new": "on new lengths", "all": "over all lengths"}[effect.lengths]
-    where += f", {EVERY}" if effect.setting == EVERY else ""
+    where += ", mean of settings" if effect.setting == EVERY else ""
     median, best = (gain.said(of.margin) for gain in (effect.median, effect.best))
     return (
         f"{effect.variant} against {of.baseline} {where}: median {median} {of.metric.label}; "

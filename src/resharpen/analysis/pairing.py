@@ -99,7 +99,7 @@ def pair(
     chosen = [base, *(name for name in variants or named if name != base)]
     if len(chosen) == 1:
         raise UserError(f"{run.directory} has nothing to compare '{base}' with; add another run with --with RUN_B")
-    tables = {id(source): _values(source) for source, _ in named.values()}
+    tables = {id(source): _values(source) for source in (run, other) if source is not None}
     parts = [
         tables[id(source)].filter(pl.col("variant") == own).with_columns(variant=pl.lit(name))
         for name in dict.fromkeys(chosen)
