@@ -151,7 +151,10 @@ def compare(
     that the spec names, or else the first."""
     if not (margin > 0 and isfinite(margin)):
         raise UserError(f"margin = {margin}: must be a number above 0, in the unit of the metric")
-    paired = pair(run, variants, other, baseline, weights)
+    return compare_pairs(pair(run, variants, other, baseline, weights), margin)
+
+
+def compare_pairs(paired: Paired, margin: float = MARGIN) -> Comparison:
     correlation = correlation_within_groups(paired.scores, paired.metric.worst)
     worth, worst = correlation.worth(GROUP), paired.sign * paired.metric.worst
     effects: list[Effect] = []
@@ -167,7 +170,7 @@ def compare(
         paired.settings,
         paired.metric,
         paired.unit,
-        weights,
+        paired.weights,
         margin,
         tuple(sorted(effects, key=lambda effect: order[effect.variant, effect.setting])),
         tuple(_at_lengths(paired, worst, worth)),
