@@ -69,7 +69,7 @@ class NativeTransformer(NativeEngine):
         task = problem.task
         if type(task).score not in (Task.score, Language.score):
             return f"it scores TVD and marked logits, and {task.name} scores something else"
-        return unknown_part(problem, ("softmax",), "rope")
+        return unknown_part(problem, ("softmax",), ("rope",))
 
     def measure(self, weights: Arrays, validation: Any, report: bool = False) -> Measures:
         """TVD of every scored prefix and the logit of its marked token, [M, P]; nan, at no cost, for nan weights."""
@@ -118,13 +118,14 @@ class NativeTransformer(NativeEngine):
         marked = int(truth["marked"][0]) if len(truth.get("marked", ())) else -1  # one token for all of a set
         shape = (len(theta_MxX), len(p_star))
         out = {name: np.full(shape, np.nan, np.float32) for name in self.problem.task.measures}
-        arrays = (self._placement, *rotation(longest, self._model.d_head), tokens, lengths, scored)
+        arrays = (*rotation(longest, self._model.d_head), tokens, lengths, scored)
         for i, (theta_X, epsilon) in enumerate(zip(theta_MxX, self._hyper_RxH[:, 0], strict=True)):
             if np.isnan(theta_X[0]):
                 continue
             self._kernel.evaluate(
                 pointer(theta_X),
                 float(epsilon),
+                ctypes.byref(self._variant),
                 *map(pointer, arrays),
                 len(lengths),
                 longest,
