@@ -61,7 +61,7 @@ class RunFigure:
     For example:
         resharpen run fig1 --scale smoke
         resharpen run fig1 --models 192 --variants pre,peri,pre+log-n --out runs/more
-        resharpen run fig1 --variants pre,pre+examples/ssmax.py:ssmax --out runs/mine
+        resharpen run fig1 --variants pre,pre+examples/my_attention.py:my_ssmax --out runs/mine
         resharpen run examples/my_norm.toml
         resharpen run runs/fig1-laptop          (continues)
     """
