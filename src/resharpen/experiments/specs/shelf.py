@@ -9,7 +9,7 @@ from resharpen.errors import unknown
 from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.experiments.specs.variant import choose
 from resharpen.models import RETRIEVER_PLACEMENTS
-from resharpen.parts import PAPER_PLACEMENTS, PLACEMENTS
+from resharpen.parts import PAPER_PLACEMENTS, STUDIED_PLACEMENTS
 from resharpen.tasks import Dyck, Language, MaxRetrieval, SetComplement, Tomita
 
 SCALES = ("smoke", "laptop", "overnight", "paper")
@@ -159,7 +159,7 @@ SHELF = {
     "placements": Entry(
         "Ours: Set Complement, v = 9, all seven placements",
         set_complement(9),
-        tuple(PLACEMENTS),
+        STUDIED_PLACEMENTS,
         {
             "smoke": Size(16, 500),
             "laptop": Size(96, 20_000),
