@@ -7,6 +7,7 @@ import subprocess
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from resharpen.engines.native import build
 from resharpen.experiments.keeping import machine
@@ -25,11 +26,11 @@ def print_diagnosis(console: Console) -> None:
     console.print(table)
 
 
-def _compiler() -> str:
+def _compiler() -> str | Text:
     """As the native engine finds it."""
     try:
         compiler = build.find_compiler()
     except build.NoCompiler as error:
-        return f"[red]missing[/]: {error}"
+        return Text("missing", "red").append(f": {error}", "default")
     found = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=20)
     return found.stdout.splitlines()[0] if found.stdout else compiler
