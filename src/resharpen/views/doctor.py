@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from resharpen.engines.choose import SLOWER
 from resharpen.engines.native.compiler import find_compiler
@@ -27,10 +27,11 @@ def print_diagnosis(console: Console) -> None:
     console.print(table)
 
 
-def _compiler() -> str:
+def _compiler() -> str | Text:
     """As the native engine finds it."""
     try:
         return str(find_compiler())
     except UserError as error:
         slower = ", ".join(f"{factor} for a {family}" for family, factor in SLOWER.items())
-        return f"[red]missing[/]: {escape(str(error))}. The torch engine takes over, so many times as slow: {slower}"
+        without = f"{error}. The torch engine takes over, so many times as slow: {slower}"
+        return Text("missing", "red").append(f": {without}", "default")

@@ -91,7 +91,7 @@ def to_data(experiment: Experiment) -> dict[str, Any]:
         **{name: getattr(experiment, name) for name in _NUMBERS},
         "variants": list(experiment.variants),
         "variant": {name: variant.as_data() for name, variant in experiment.variants.items()},
-        "task": _tasks_data(experiment.settings),
+        "task": tasks_data(experiment.settings),
         "hyperparameters": _rows_data(experiment.hyperparameters),
         **({"baseline": experiment.baseline} if experiment.baseline else {}),
     }
@@ -141,7 +141,7 @@ def _model(task: Task, table: Data, base: Path | None) -> Model:
     return replace(usual, **{name: typed(name, value, int) for name, value in sizes.items()})  # pyright: ignore[reportArgumentType]
 
 
-def _tasks_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
+def tasks_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
     """Settings that differ in the training length only make one [task]."""
     tasks: dict[tuple[Task, Model], list[int]] = {}
     for setting in settings:
