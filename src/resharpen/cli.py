@@ -126,9 +126,7 @@ class RunFigure:
         if not of_the_paper(store) and len(store.experiment.variants) > 1:
             _compare(store, out, console)
         claims = f"resharpen claims {quoted(out)}, " if has_claims(store) else ""
-        console.print(
-            f"Next: {claims}resharpen compare {quoted(out)}, resharpen results {quoted(out)}", soft_wrap=True
-        )
+        console.print(f"Next: {claims}resharpen compare {quoted(out)}, resharpen results {quoted(out)}", soft_wrap=True)
 
     def _experiment(self) -> tuple[Experiment, Path]:
         from resharpen.experiments.running.runner import load
