@@ -92,6 +92,10 @@ class ShardFiles:
                 raise self._damaged(path, "is damaged (its hash is not that of the manifest)")
         return True
 
+    def seconds(self) -> float:
+        """What a finished shard took."""
+        return json.loads(self.manifest.read_text(encoding="utf-8"))["seconds"]
+
     def discard(self) -> None:
         """Forget the results of this shard, so that it is run again."""
         self.manifest.unlink(missing_ok=True)
