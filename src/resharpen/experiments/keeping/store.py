@@ -192,14 +192,15 @@ def open_run(directory: Path, experiment: Experiment, trust_code: bool = False) 
         new = replace(new, engine=old.engine, variants=_with_engines_of(old, new))
     grows = new.models > old.models
     stored = {**run._header["spec"], "models": new.models if grows else old.models, "drawn": run._header["drawn"]}
+    stored["baseline"] = new.baseline  # how to look at a run is free to change
     changes = differences(stored, {**to_data(new), "drawn": search_data(new)})
     if changes:
         raise UserError(
             f"{directory} holds another run ({'; '.join(changes)}); "
             f"choose another --out, or continue it with: {run.command}"
         )
-    if grows:
-        _write_header(directory, new, [*run._header["extents"], old.models])
+    if grows or new.baseline != old.baseline:
+        _write_header(directory, new, [*run._header["extents"], *([old.models] if grows else [])])
     return Run(directory, trust_code)
 
 

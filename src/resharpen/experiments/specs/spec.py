@@ -99,6 +99,8 @@ class Experiment:
     """Where the torch engine computes: cpu, cuda or mps."""
     hyperparameters: Mapping[str, Row] = field(default_factory=dict)
     """Rows of the search that are fixed or narrowed; the others are those of the paper, or of the parts."""
+    baseline: str | None = None
+    """The variant that the others are compared with; None takes the first. It changes nothing that is trained."""
 
     def __post_init__(self) -> None:
         if not self.settings or not self.variants:
@@ -117,6 +119,7 @@ class Experiment:
             raise UserError(f"device = {self.device}: the native engine computes on the cpu")
         object.__setattr__(self, "variants", self._named_variants())
         self._check_variants()
+        object.__setattr__(self, "baseline", self._named_baseline())
 
     def _check_settings(self) -> None:
         if len({setting.task.kind for setting in self.settings}) > 1:
@@ -144,6 +147,15 @@ class Experiment:
                 raise UserError(f"variant '{name}' is there twice")
             named[name] = whole
         return named
+
+    def _named_baseline(self) -> str | None:
+        if self.baseline is None or self.baseline in self.variants:
+            return self.baseline
+        said = meaning(self.baseline)
+        for name, variant in self.variants.items():
+            if said is not None and self._same(said, variant):
+                return name
+        raise unknown("baseline", self.baseline, self.variants)
 
     def _resolved(self, variant: Variant) -> Variant:
         return variant.resolved(self.settings[0].model_of(variant))
@@ -230,8 +242,9 @@ class Experiment:
         engine: str | None = None,
         device: str | None = None,
     ) -> Experiment:
-        """The same experiment with what the command line changes."""
+        """The same experiment with what the command line changes; a baseline that is not among new variants goes."""
         given: dict[str, Any] = {"models": models, "steps": steps, "seed": seed, "engine": engine, "device": device}
         if variants is not None:
             given["variants"] = choose(variants, self.variants)
-        return replace(self, **{name: value for name, value in given.items() if value is not None})
+        changed = replace(self, baseline=None, **{name: value for name, value in given.items() if value is not None})
+        return replace(changed, baseline=self.baseline) if self.baseline in changed.variants else changed
