@@ -7,6 +7,9 @@ from math import isnan
 from typing import Any
 
 from resharpen.analysis.claims import Claim, claims
+from resharpen.analysis.compare import EVERY, compare
+from resharpen.analysis.verdict import Gain
+from resharpen.errors import UserError
 from resharpen.experiments.keeping.store import Run
 
 
@@ -35,3 +38,30 @@ def _claim(claim: Claim) -> dict[str, Any]:
             for finding in claim.findings
         ],
     }
+
+
+def comparison_data(run: Run) -> dict[str, Any] | None:
+    """All variants against the baseline; None where there is nothing to pair."""
+    try:
+        found = compare(run)
+    except UserError:
+        return None
+    effects = [
+        {**asdict(effect), "median": _gain(effect.median), "best": _gain(effect.best)}
+        for effect in found.effects
+    ]
+    return {
+        "baseline": found.baseline,
+        "every": EVERY,
+        "label": found.metric.label,
+        "margin": found.margin,
+        "sentences": found.sentences(),
+        "headlines": [found.effects.index(effect) for effect in found.headlines()],
+        "effects": effects,
+        "bestOf": [{**asdict(curve), "gain": None} for curve in found.best_of],
+        "importance": [asdict(importance) for importance in found.importance],
+    }
+
+
+def _gain(gain: Gain) -> dict[str, Any]:
+    return {**asdict(gain.interval), "p": gain.p, "verdict": gain.verdict, "more": gain.more}

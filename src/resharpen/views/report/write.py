@@ -22,10 +22,9 @@ from resharpen.views.report.about import about
 from resharpen.views.report.gather import Gathered
 from resharpen.views.report.inside import inside
 from resharpen.views.report.pack import compressed, pack
-from resharpen.views.report.verdicts import claims_data
-from resharpen.views.violins import COLOURS, DARK
+from resharpen.views.report.verdicts import claims_data, comparison_data
 
-SCRIPTS = ("data.js", "state.js", "violins.js", "parallel.js", "model.js", "verdicts.js", "page.js")
+SCRIPTS = ("data.js", "state.js", "violins.js", "parallel.js", "model.js", "verdicts.js", "compare.js", "page.js")
 
 
 def write_report(runs: Sequence[Run], path: Path) -> None:
@@ -67,8 +66,6 @@ def run_data(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
         "asked": asked,
         "variants": list(experiment.variants),
         "weights": list(WEIGHTS),
-        "colours": [COLOURS[weights] for weights in WEIGHTS],
-        "dark": [DARK[weights] for weights in WEIGHTS],
         "settings": [_setting(setting, gathered) for setting in experiment.settings],
         "metrics": [_metric(name, task) for name in gathered.metrics],
         "metric": gathered.metrics.index(task.metric),
@@ -82,6 +79,7 @@ def run_data(run: Run) -> tuple[dict[str, Any], dict[str, Any]]:
         "about": about(run),
         "made": ", ".join(f"{library} {version}" for library, version in versions().items()),
         **claims_data(run),
+        "comparison": comparison_data(run),
     }
     return facts, arrays | opened.arrays
 
