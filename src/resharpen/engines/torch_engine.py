@@ -61,7 +61,7 @@ class TorchEngine:
 
     @property
     def built(self) -> str:
-        return f"torch@{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}-{self._device}"
+        return f"torch@{rounding(str(self._device))}"
 
     @property
     def diverged_at(self) -> NDArray[np.int64]:
@@ -211,6 +211,11 @@ class TorchEngine:
 
     def _tensor(self, array: NDArray) -> Tensor:
         return torch.tensor(array, dtype=self._dtype, device=self._device)
+
+
+def rounding(device: str) -> str:
+    """What decides how torch rounds."""
+    return f"{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}-{device}"
 
 
 def torch_device(name: str) -> torch.device:
