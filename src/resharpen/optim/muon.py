@@ -1,6 +1,7 @@
 """Muon: an orthogonalised momentum for inner matrices, AdamW for everything else (Jordan et al., 2024).
 
-m <- m + (1-b1) (g - m)          theta <- theta - lr lambda theta - lr sqrt(max(1, out/in)) orthogonal(m + (1-b1) (g - m))
+    m <- m + (1-b1) (g - m)
+    theta <- theta - lr lambda theta - lr sqrt(max(1, out/in)) orthogonal(m + (1-b1) (g - m))
 
 with a learning rate of its own, on the common schedule; embeddings, unembeddings and vectors keep AdamW and its rate.
 """
