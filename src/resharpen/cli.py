@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import signal
+import codecs
+import contextlib
+import errno
+import os
 import sys
-import threading
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import tyro
 from tyro.conf import Positional, arg, subcommand
 
-from resharpen.errors import UserError
+from resharpen.errors import Failed, UserError
+from resharpen.signals import end_at_once, orderly
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,15 +89,17 @@ class RunFigure:
     """auto takes native for every variant that it can run."""
     device: DeviceName = None
     """Where the torch engine computes. Default: cpu."""
+    march: Name = None
+    """Instruction set of the native engine: native, this machine's own, or x86-64-v3 say, for a run that moves."""
     trust_code: bool = False
     """Execute code from the run directory where the file that it was copied from is gone or has changed."""
     dry_run: bool = False
     """Say what would be done, how long it would take and how much disk it needs; train nothing."""
 
     def __call__(self, console: Console) -> None:
-        from resharpen.analysis.claims import has_claims
+        from resharpen.analysis.claims import has_claims, of_the_paper
+        from resharpen.experiments.keeping.store import quoted
         from resharpen.experiments.running.estimate import describe
-        from resharpen.experiments.running.launchers import WorkerDied
         from resharpen.experiments.running.runner import run, with_engine
 
         experiment, out = self._experiment()
@@ -104,17 +109,24 @@ class RunFigure:
             console.print(describe(with_engine(experiment), self.workers))
             return
         try:
-            with _progress(console) as progress, _stop_on_signal() as stop:
-                store = run(experiment, out, self.workers, progress.plan, progress.update, stop.is_set, self.trust_code)
-        except WorkerDied as error:
-            print(f"resharpen: {error}; what is done is kept. Continue with: resharpen run {out}", file=sys.stderr)
-            sys.exit(1)
-        if stop.is_set():
+            with _progress(console) as progress, orderly() as asked:
+                see, follow, stop = progress.plan, progress.update, asked.is_stopping
+                store = run(experiment, out, self.workers, see, follow, stop, self.trust_code, lambda: asked.saves)
+        except Failed as error:
+            raise Failed(f"{error}; what is done is kept. Continue with: resharpen run {quoted(out)}") from error
+        if asked.is_stopping():
             console.print(f"Stopped; nothing is lost. Continue with: {store.command}", soft_wrap=True)
-            sys.exit(130)
+            sys.exit(128 + asked.number)
+        if left := len(store.shards()) - len(store.done()):
+            console.print(
+                f"{left} shards are with other processes. Then: resharpen figure {quoted(out)}", soft_wrap=True
+            )
+            return
         _save_figures(store, out, console)
-        claims = f"resharpen claims {out}, " if has_claims(store) else ""
-        console.print(f"Next: {claims}resharpen results {out}", soft_wrap=True)
+        if not of_the_paper(store) and len(store.experiment.variants) > 1:
+            _compare(store, out, console)
+        claims = f"resharpen claims {quoted(out)}, " if has_claims(store) else ""
+        console.print(f"Next: {claims}resharpen compare {quoted(out)}, resharpen results {quoted(out)}", soft_wrap=True)
 
     def _experiment(self) -> tuple[Experiment, Path]:
         from resharpen.experiments.running.runner import load
@@ -129,7 +141,9 @@ class RunFigure:
         else:
             experiment = take(self.target, self.scale or "laptop")
         variants = None if self.variants is None else [name.strip() for name in self.variants.split(",")]
-        changed = experiment.with_changes(self.models, self.steps, self.seed, variants, self.engine, self.device)
+        changed = experiment.with_changes(
+            self.models, self.steps, self.seed, variants, self.engine, self.device, self.march
+        )
         return changed, self.out or (path if path.is_dir() else Path("runs") / experiment.name)
 
 
@@ -235,6 +249,40 @@ class Claims:
 
 
 @dataclass(frozen=True)
+class Compare:
+    """Compare variants with a baseline, pair by pair over the same draws: does the idea help, at which lengths, at
+    which budget of models, and which hyperparameters matter.
+
+    For example:
+        resharpen compare runs/my_norm
+        resharpen compare runs/fig1-laptop peri post --baseline pre-final --margin 0.01
+        resharpen compare runs/fig1-laptop --with runs/mine
+    """
+
+    run: RunDirectory
+    """The run directory."""
+    variants: Annotated[Positional[tuple[str, ...]], arg(metavar="VARIANT ...", help_behavior_hint="")] = ()
+    """What to compare. Default: all variants."""
+    with_run: Annotated[Directory, arg(name="with")] = None
+    """Another run over the same draws, whose variants are compared too; one of a name that is taken is NAME@DIR."""
+    baseline: Name = None
+    """The variant to compare with. Default: that of the spec, or else the first."""
+    margin: float = 0.02
+    """The difference up to which nobody would care, in the unit of the metric."""
+    weights: Literal["train", "bema"] = "train"
+    """Training weights or BEMA, at the best checkpoint."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
+    out: Directory = None
+    """Where the picture goes. Default: the run directory."""
+
+    def __call__(self, console: Console) -> None:
+        run = _load(self.run, self.trust_code)
+        other = None if self.with_run is None else _load(self.with_run, self.trust_code)
+        _compare(run, self.out or self.run, console, self.variants, other, self.baseline, self.margin, self.weights)
+
+
+@dataclass(frozen=True)
 class Inspect:
     """Look inside trained models: of minimal transformers B, D, attention and what those of a run share; of full
     transformers the attention maps on a prefix and their entropy by length.
@@ -264,6 +312,37 @@ class Inspect:
         pictures = draw_inspection(_load(self.run, self.trust_code), self.model, self.weights, self.prefix, console)
         for name, picture in pictures.items():
             _save(picture, self.out or self.run, name, console)
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Hold a run against the results that this package keeps of it, or others: the same draws, numbers, distributions?
+
+    A run may have fewer models, settings or variants than its reference. Exit code 1 if anything differs.
+
+    For example:
+        resharpen verify runs/fig1-overnight
+        resharpen verify runs/mine --reference reference/fig1-overnight
+    """
+
+    run: RunDirectory
+    """The run directory."""
+    reference: Directory = None
+    """The directory of the reference. Default: the one of the run's name."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.analysis.verify import verify
+        from resharpen.experiments.keeping.reference import Reference, find_reference
+        from resharpen.views.verify import print_verification
+
+        run = _load(self.run, self.trust_code)
+        reference = Reference(self.reference) if self.reference else find_reference(run.experiment.name)
+        checks = verify(run, reference)
+        print_verification(checks, reference, console)
+        if any(check.differs for check in checks):
+            sys.exit(1)
 
 
 @dataclass(frozen=True)
@@ -306,14 +385,37 @@ Command = (
     | Annotated[DrawFigure, subcommand("figure")]
     | Annotated[Results, subcommand("results")]
     | Annotated[Claims, subcommand("claims")]
+    | Annotated[Compare, subcommand("compare")]
     | Annotated[Inspect, subcommand("inspect")]
+    | Annotated[Verify, subcommand("verify")]
     | Annotated[Theory, subcommand("theory")]
     | Annotated[Doctor, subcommand("doctor")]
 )
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run a command; bad input gives one line and exit code 2."""
+    """Run a command. Bad input gives one line and exit code 2, a machine that fails one line and 1."""
+    with end_at_once():
+        _prepare_output()
+        try:
+            try:
+                _command(args)
+            finally:
+                sys.stdout.flush()  # a disk that is full or a reader that is gone shows here, not when Python ends
+        except UserError as error:
+            _end(2, str(error))
+        except Failed as error:
+            _end(1, str(error))
+        except MemoryError:
+            _end(1, "this needs more memory than there is")
+        except BrokenPipeError:  # `resharpen results --csv | head`: what a shell says of who is ended by SIGPIPE
+            _end(141)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+            _end(1 if full else 2, f"{error.filename or 'cannot write the output'}: {error.strerror}")
+
+
+def _command(args: list[str] | None) -> None:
     description = (
         "Ensembles of tiny attention models that show what carries over to longer inputs.\n\n"
         "Start with: resharpen run fig1 --scale smoke"
@@ -321,15 +423,40 @@ def main(args: list[str] | None = None) -> None:
     command = tyro.cli(Command, prog="resharpen", description=description, args=args)  # pyright: ignore[reportArgumentType, reportCallIssue]
     from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else 120)
+    # Names and paths may hold what looks like markup: what is styled here says so with `style` or `Text`.
+    console = Console(width=None if sys.stdout.isatty() else 120, markup=False, emoji=False)
     warnings.showwarning = lambda message, *_, **__: print(f"resharpen: {message}", file=sys.stderr)
+    command(console)
+
+
+def _prepare_output() -> None:
+    """Somewhere to write to even if the caller closed it, and in an encoding that takes every name."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:  # so that no file of a run becomes standard output
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    codecs.register_error("as-it-came", _as_it_came)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="as-it-came")  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _as_it_came(error: UnicodeError) -> tuple[str | bytes, int]:
+    """A path that is not UTF-8 as its bytes; what the terminal does not have as an escape."""
     try:
-        command(console)
-    except UserError as error:
-        print(f"resharpen: {error}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:  # `resharpen results --csv | head`
-        sys.stderr.close()
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.lookup_error("backslashreplace")(error)
+
+
+def _end(code: int, message: str = "") -> NoReturn:
+    with contextlib.suppress(OSError, ValueError):
+        if message:
+            print(f"resharpen: {message}", file=sys.stderr)
+        if message == "" or code == 1:  # whatever is still to be written has nowhere to go
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
 
 
 def _load(directory: Path, trust_code: bool) -> Run:
@@ -347,6 +474,17 @@ def _save_figures(run: Run, out: Path, console: Console, selection: str = "best"
         _save(figure, out, f"{name}{suffix}", console)
 
 
+def _compare(run: Run, out: Path, console: Console, *what: Any) -> None:
+    """`what` is what `compare` takes after the run."""
+    from resharpen.analysis.compare import compare
+    from resharpen.views.compare_figure import draw_comparison
+    from resharpen.views.compare_table import print_comparison
+
+    found = compare(run, *what)
+    print_comparison(found, console)
+    _save(draw_comparison(found), out, "comparison", console)
+
+
 def _save(figure: Figure, out: Path, name: str, console: Console) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -361,25 +499,6 @@ def _progress(console: Console):
     from resharpen.views.progress import LiveProgress, PlainProgress
 
     return LiveProgress(console) if console.is_terminal else PlainProgress(console)
-
-
-class _stop_on_signal:  # noqa: N801
-    """Ctrl-C or TERM asks for an orderly stop; a second one ends at once, which loses a few seconds of work."""
-
-    def __enter__(self) -> threading.Event:
-        self._stop = threading.Event()
-        self._old = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        return self._stop
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: object) -> None:
-        if self._stop.is_set():
-            raise KeyboardInterrupt
-        self._stop.set()
-        print("stopping after the current chunk; press Ctrl-C again to end at once", file=sys.stderr)
 
 
 if __name__ == "__main__":

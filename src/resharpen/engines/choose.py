@@ -21,7 +21,7 @@ SLOWER = {"minimal": "10 to 70", "retriever": "1 to 6", "transformer": "1 to 6"}
 
 def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
     if name == "native":
-        return _native(problem)(problem, ensemble)
+        return _native(problem)(problem, ensemble, problem.march)
     import torch
 
     from resharpen.engines.torch_engine import TorchEngine
@@ -39,7 +39,7 @@ def check_device(name: str) -> None:
 
 def why_not_native(problem: Problem, training: bool = True) -> str:
     """Why the native engine cannot run this problem here, or only read trained weights with it; empty if it can."""
-    from resharpen.engines.native.build import NoCompiler, find_compiler
+    from resharpen.engines.native.compiler import NoCompiler, find_compiler
 
     if problem.device != "cpu":
         return f"device = {problem.device}: it computes on the cpu"
@@ -49,8 +49,11 @@ def why_not_native(problem: Problem, training: bool = True) -> str:
         return reason
     try:
         find_compiler()
-    except NoCompiler as error:
-        return str(error)
+    except NoCompiler:
+        try:
+            _native(problem).kernel(problem.model, problem.march)  # it may be there already
+        except NoCompiler as error:
+            return str(error)
     return ""
 
 

@@ -60,6 +60,10 @@ class TorchEngine:
         return self._step
 
     @property
+    def built(self) -> str:
+        return f"torch@{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}-{self._device}"
+
+    @property
     def diverged_at(self) -> NDArray[np.int64]:
         return self._diverged_at.cpu().numpy().copy()
 

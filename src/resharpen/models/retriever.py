@@ -92,6 +92,8 @@ class Retriever(Model):
         # sum_i a_i V h_i = V sum_i a_i h_i: V acts once a sequence, not once an item
         h_MxNxLxD = padded(h_MxIxD, real_NxL)
         z_MxNxD = (a_MxNxL[..., None, :] @ h_MxNxLxD).squeeze(-2) @ theta["V"]
+        if record is not None:
+            record["update"] = z_MxNxD
         return mlp(bound.norm("block_out", z_MxNxD), theta, "3", "4")
 
     def dispersion(self, theta: Tensors, items: Any, parts: Parts, hyper: Tensors) -> dict[str, Tensor]:

@@ -130,7 +130,10 @@ class LiveProgress:
     def __init__(self, console: Console):
         self._console, self._meter = console, Meter()
         self._bar = Bar(
-            TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[pace]}")
+            TextColumn("{task.description}", style="bold", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[pace]}", markup=False),
         )
         self._live = Live(console=console, refresh_per_second=4)
 
@@ -167,7 +170,7 @@ class LiveProgress:
 
 def _announce(plan: Plan, console: Console) -> None:
     for line in plan.damaged:
-        console.print(f"[yellow]{line}[/]", soft_wrap=True)
+        console.print(line, style="yellow", soft_wrap=True)
     shards = plan.run.shards()
     already = len(shards) - len(plan.todo)
     text = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from resharpen.experiments.keeping.machine import cores
 from resharpen.experiments.running.estimate import calibrate, estimate
@@ -25,7 +26,8 @@ def print_shelf(console: Console) -> None:
             for scale, experiment in experiments.items():
                 size = entry.sizes[scale]
                 seconds = estimate(experiment, pace).seconds
-                cells.append(f"{duration(seconds)}\n[dim]{size.models:,} x {size.steps:,}[/]")
+                below = Text(f"{size.models:,} x {size.steps:,}", "dim")
+                cells.append(Text(f"{duration(seconds)}\n").append_text(below))
             table.add_row(name, entry.title, *cells)
     console.print(table)
     console.print(

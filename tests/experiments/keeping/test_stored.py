@@ -108,3 +108,34 @@ def test_calling_a_stored_model_is_its_module(tmp_path):
     assert np.allclose(model([[4, 0, 2]])[0], logits[0, -1].softmax(-1).numpy(), atol=1e-7)
     assert model.hyperparameters["peak_learning_rate"] == 0.1
     assert model.step in (3, 6)
+
+
+def test_a_trace_shows_the_way_from_tokens_to_logits(tmp_path):
+    store = trained("transformer", "peri+log-n", "torch", tmp_path / "r")
+    model = rs.load_model(store, "dyck-k2-m3-s12/peri+log-n/1")
+    tokens = [4, 0, 2, 1]
+    trace, theta = model.trace(tokens), model.weights
+    assert np.allclose(trace["embedding"], theta["E"][tokens])
+    x = trace["embedding"]
+    for block in model.model.blocks:
+        assert np.array_equal(trace[f"{block}block_in.before"], x)
+        assert np.array_equal(trace[f"{block}block_out.before"], trace[f"{block}update"])
+        x = x + trace[f"{block}block_out.after"]
+        assert np.allclose(trace[f"{block}stream"], x, atol=1e-6)
+    weights = trace["0.attention.weights"]
+    assert weights.shape == (2, 4, 4)
+    assert np.allclose(weights.sum(-1), 1, atol=1e-6)
+    assert (weights[:, *np.triu_indices(4, 1)] == 0).all()
+    assert np.allclose(trace["output"], trace["unembedding_in.after"] @ theta["U"], atol=1e-6)
+    last = np.exp(trace["output"][-1]) / np.exp(trace["output"][-1]).sum()
+    assert np.allclose(model([tokens])[0], last, atol=1e-6)
+
+
+def test_a_trace_of_a_set_of_items(tmp_path):
+    store = trained("retriever", "peri+log-n", "torch", tmp_path / "r")
+    model = rs.load_model(store, "max-s16/peri+log-n/0")
+    trace, theta = model.trace([(0.5, 1), (0.25, 0), (0.75, 3)]), model.weights
+    weights_I = trace["weights"][0, 0]
+    assert np.allclose(trace["update"][0], weights_I @ trace["block_in.after"] @ theta["V"], atol=1e-6)
+    assert np.array_equal(trace["block_out.before"], trace["update"])
+    assert trace["output"].shape == (1, 10)

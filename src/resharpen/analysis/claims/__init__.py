@@ -8,10 +8,12 @@ from resharpen.analysis.claims.max_retrieval import max_retrieval_claims
 from resharpen.analysis.claims.set_complement import set_complement_claims
 from resharpen.analysis.scores import WORST, scores, task_of
 from resharpen.experiments.keeping.store import Run
+from resharpen.models import RETRIEVER_PLACEMENTS
+from resharpen.parts import PLACEMENTS
 from resharpen.streams import GROUP
 from resharpen.tasks import Dyck, MaxRetrieval, SetComplement, Tomita
 
-__all__ = ["Claim", "Finding", "claims", "has_claims"]
+__all__ = ["Claim", "Finding", "claims", "has_claims", "of_the_paper"]
 
 _BY_TASK = {
     SetComplement.kind: set_complement_claims,
@@ -24,6 +26,13 @@ _BY_TASK = {
 def has_claims(run: Run) -> bool:
     """Whether the paper says anything about such a task."""
     return task_of(run).kind in _BY_TASK
+
+
+def of_the_paper(run: Run) -> bool:
+    """Whether claims are all that a run is about: the paper's tasks, placements alone, and no baseline named."""
+    experiment = run.experiment
+    placements = {*PLACEMENTS, *RETRIEVER_PLACEMENTS}
+    return has_claims(run) and experiment.baseline is None and set(experiment.variants) <= placements
 
 
 def claims(run: Run) -> list[Claim]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -97,8 +98,12 @@ class Experiment:
     engine: str = "auto"
     device: str = "cpu"
     """Where the torch engine computes: cpu, cuda or mps."""
+    march: str = "native"
+    """The instruction set of native kernels: this machine's own, or one that several machines have, x86-64-v3 say."""
     hyperparameters: Mapping[str, Row] = field(default_factory=dict)
     """Rows of the search that are fixed or narrowed; the others are those of the paper, or of the parts."""
+    baseline: str | None = None
+    """The variant that the others are compared with; None takes the first. It changes nothing that is trained."""
 
     def __post_init__(self) -> None:
         if not self.settings or not self.variants:
@@ -113,10 +118,13 @@ class Experiment:
         self._check_settings()
         if self.engine not in ENGINES:
             raise unknown("engine", self.engine, ENGINES)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", self.march):
+            raise UserError(f"march = {self.march!r}: the name of an instruction set, such as native or x86-64-v3")
         if self.engine == "native" and self.device != "cpu":
             raise UserError(f"device = {self.device}: the native engine computes on the cpu")
         object.__setattr__(self, "variants", self._named_variants())
         self._check_variants()
+        object.__setattr__(self, "baseline", self._named_baseline())
 
     def _check_settings(self) -> None:
         if len({setting.task.kind for setting in self.settings}) > 1:
@@ -144,6 +152,15 @@ class Experiment:
                 raise UserError(f"variant '{name}' is there twice")
             named[name] = whole
         return named
+
+    def _named_baseline(self) -> str | None:
+        if self.baseline is None or self.baseline in self.variants:
+            return self.baseline
+        said = meaning(self.baseline)
+        for name, variant in self.variants.items():
+            if said is not None and self._same(said, variant):
+                return name
+        raise unknown("baseline", self.baseline, self.variants)
 
     def _resolved(self, variant: Variant) -> Variant:
         return variant.resolved(self.settings[0].model_of(variant))
@@ -209,6 +226,7 @@ class Experiment:
             seed=self.seed,
             optimiser=find_optimiser(variant.optimiser),
             device=self.device,
+            march=self.march,
         )
 
     def ensemble(self, shard: Shard) -> Ensemble:
@@ -229,9 +247,12 @@ class Experiment:
         variants: Iterable[str] | None = None,
         engine: str | None = None,
         device: str | None = None,
+        march: str | None = None,
     ) -> Experiment:
-        """The same experiment with what the command line changes."""
-        given: dict[str, Any] = {"models": models, "steps": steps, "seed": seed, "engine": engine, "device": device}
+        """The same experiment with what the command line changes; a baseline that is not among new variants goes."""
+        given: dict[str, Any] = {"models": models, "steps": steps, "seed": seed, "engine": engine}
+        given |= {"device": device, "march": march}
         if variants is not None:
             given["variants"] = choose(variants, self.variants)
-        return replace(self, **{name: value for name, value in given.items() if value is not None})
+        changed = replace(self, baseline=None, **{name: value for name, value in given.items() if value is not None})
+        return replace(changed, baseline=self.baseline) if self.baseline in changed.variants else changed
