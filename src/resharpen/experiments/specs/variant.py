@@ -212,11 +212,9 @@ def _terms(text: str, base: Path | None) -> list[str]:
     terms: list[str] = []
     for piece in (piece.strip() for piece in text.split("+")):
         terms.append(piece)
-        for first in reversed(range(len(terms))):
-            whole = "+".join(terms[first:])
-            if own.is_own(whole) and own.is_there(whole, base):
-                terms[first:] = [whole]
-                break
+        starts = range(len(terms) - 1, -1, -1) if own.is_own(piece) else ()
+        first = next((i for i in starts if own.is_there("+".join(terms[i:]), base)), len(terms) - 1)
+        terms[first:] = ["+".join(terms[first:])]
     return terms
 
 
