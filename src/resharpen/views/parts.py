@@ -71,7 +71,7 @@ def where(setting: Setting, kind: str, name: str) -> str:
     """`native`, `torch` or neither, for the model of a setting; with a mark if it has to be wider than usual."""
     task, usual = setting.task, setting.model
     wider = [replace(usual, d_k=2)] if isinstance(usual, Minimal) else []
-    variant = Variant(**{kind: name})
+    variant = Variant(**{kind: name})  # pyright: ignore[reportArgumentType]
     trains = getattr(CATALOGUES[kind][name], "trains", True)
     for model, mark in [(usual, ""), *((model, WIDER) for model in wider)]:
         try:
