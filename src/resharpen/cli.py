@@ -8,6 +8,7 @@ import errno
 import os
 import sys
 import warnings
+import webbrowser
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
@@ -30,6 +31,7 @@ Number = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
 Text = Annotated[str | None, arg(metavar="A,B,...", help_behavior_hint="")]
 Directory = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
 File = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
+RunDirectories = Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...", help_behavior_hint="")]
 RunDirectory = Annotated[Positional[Path], arg(metavar="RUN", help_behavior_hint="")]
 Scale = Annotated[
     Literal["smoke", "laptop", "overnight", "paper"] | None,
@@ -346,6 +348,39 @@ class Verify:
 
 
 @dataclass(frozen=True)
+class Report:
+    """Put runs into one HTML file to look at, offline: violins whose dots are models to click on, hyperparameters,
+    claims, comparisons.
+
+    For example:
+        resharpen report runs/demo --open
+        resharpen report runs/fig1-laptop runs/fig2-laptop --out both.html
+    """
+
+    runs: RunDirectories
+    """Run directories; several get a front page."""
+    open: bool = False
+    """Show it in the browser."""
+    out: File = None
+    """The file. Default: report.html in the run directory; of several runs, in the current one."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.views.report.write import write_report
+
+        if not self.runs:
+            raise UserError("report needs at least one run directory, such as runs/demo")
+        runs = [_load(run, self.trust_code) for run in self.runs]
+        out = self.out or (self.runs[0] if len(runs) == 1 else Path()) / "report.html"
+        with console.status("gathering ..."):
+            write_report(runs, out)
+        console.print(f"Report: {out}", soft_wrap=True)
+        if self.open:
+            webbrowser.open(out.resolve().as_uri())
+
+
+@dataclass(frozen=True)
 class Theory:
     """Check the theory of the task by computation: each statement, how it was checked, what came out.
 
@@ -404,6 +439,7 @@ Command = (
     | Annotated[Compare, subcommand("compare")]
     | Annotated[Inspect, subcommand("inspect")]
     | Annotated[Verify, subcommand("verify")]
+    | Annotated[Report, subcommand("report")]
     | Annotated[Theory, subcommand("theory")]
     | Annotated[ListParts, subcommand("parts")]
     | Annotated[Doctor, subcommand("doctor")]

@@ -53,9 +53,12 @@ def scored_lengths(
     )
 
 
-def scores(run: Run, selection: str = "best", lengths: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Per model and kind of weights: the mean of the task's metric over all lengths, `score`, and over those longer
-    than trained, `score_new`; null where there are none, and for a model that diverged before its first checkpoint.
+def scores(
+    run: Run, selection: str = "best", lengths: pl.DataFrame | None = None, metric: str | None = None
+) -> pl.DataFrame:
+    """Per model and kind of weights: the mean of the task's metric, or of the given one, over all lengths, `score`, and
+    over those longer than trained, `score_new`; null where there are none, and for a model that diverged before its
+    first checkpoint.
 
     What counts, and with which value, is said at `scored_lengths`. The other columns are those of the table `models`.
     """
@@ -63,7 +66,7 @@ def scores(run: Run, selection: str = "best", lengths: pl.DataFrame | None = Non
 
     task = task_of(run)
     worst = {name: metric.worst for name, metric in task.metrics.items()}
-    rows = scored_lengths(run, selection, lengths, worst).filter(pl.col("metric") == task.metric)
+    rows = scored_lengths(run, selection, lengths, worst).filter(pl.col("metric") == (metric or task.metric))
     new = pl.col("length") > pl.col("train_length")
     return (
         rows.group_by("model", "weights", maintain_order=True)

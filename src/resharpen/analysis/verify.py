@@ -23,7 +23,7 @@ import numpy as np
 from resharpen.analysis.scores import scores, task_of
 from resharpen.analysis.statistics import Sample, holm, quantile_interval
 from resharpen.errors import UserError
-from resharpen.experiments.keeping.reference import Reference, built
+from resharpen.experiments.keeping.reference import Reference
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.specs.spec import Experiment
 
@@ -110,7 +110,7 @@ def _values(run: Run, reference: Reference, common: set[str]) -> Iterator[Check]
 
     made = reference.header["built"]
     shards = [shard for shard in run.done() if made.get(shard.name) is not None]
-    same = [shard for shard in shards if made[shard.name] == built(run, shard)]
+    same = [shard for shard in shards if made[shard.name] == run.files(shard).told("built")]
     exact = {model for shard in same for model in shard.model_ids if not str(made[shard.name]).startswith("torch")}
     keys = ["model", "weights", "selection", "metric", "length"]
     here = run.table("lengths").with_columns(pl.col("value").cast(pl.Float32))

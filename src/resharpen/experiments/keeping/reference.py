@@ -8,6 +8,7 @@ reference/NAME/
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from resharpen.errors import UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.store import Run
-from resharpen.experiments.specs.spec import Experiment, Shard
+from resharpen.experiments.specs.spec import Experiment
 from resharpen.experiments.specs.toml import from_data, search_data, to_data
 
 if TYPE_CHECKING:
@@ -55,9 +56,10 @@ class Reference:
         import polars as pl
 
         path = self.directory / f"{name}.parquet"
-        if not path.is_file() or files.sha256(path) != self.header["sha256"].get(path.name):
+        data = path.read_bytes() if path.is_file() else b""
+        if files.sha256(data) != self.header["sha256"].get(path.name):
             raise UserError(f"{path} is missing or damaged: its hash is not the one in reference.json")
-        return pl.read_parquet(path, glob=False)
+        return pl.read_parquet(io.BytesIO(data))
 
 
 def find_reference(name: str) -> Reference:
@@ -79,23 +81,19 @@ def write_reference(run: Run, scores: pl.DataFrame, directory: Path) -> Referenc
         "models": run.table("models").join(wide, on="model", how="left", maintain_order="left"),
         "lengths": run.table("lengths").with_columns(pl.col("value").cast(pl.Float32)),
     }
+    hashes = {}
     for name, table in tables.items():
-        files.write_atomically(
-            directory / f"{name}.parquet",
-            lambda path, table=table: table.write_parquet(path, compression="zstd", compression_level=19),
-        )
+        packed = io.BytesIO()
+        table.write_parquet(packed, compression="zstd", compression_level=19)
+        files.write_bytes(directory / f"{name}.parquet", packed.getvalue())
+        hashes[f"{name}.parquet"] = files.sha256(packed.getvalue())
     header = {
         "spec": to_data(run.experiment),
         "drawn": search_data(run.experiment),
         "command": run.command,
         "provenance": run.provenance,
-        "built": {shard.name: built(run, shard) for shard in run.done()},
-        "sha256": {f"{name}.parquet": files.sha256(directory / f"{name}.parquet") for name in tables},
+        "built": {shard.name: run.files(shard).told("built") for shard in run.done()},
+        "sha256": hashes,
     }
     files.write_json(directory / "reference.json", header)
     return Reference(directory)
-
-
-def built(run: Run, shard: Shard) -> str | None:
-    """What a finished shard was made by."""
-    return json.loads(run.files(shard).manifest.read_text(encoding="utf-8")).get("built")

@@ -130,6 +130,10 @@ class ShardFiles:
             raise self.damaged(name, "is damaged (its hash is not that of the manifest)")
         return data
 
+    def told(self, name: str) -> Any:
+        """What a finished shard says of how it was made: `engine`, `built`, `seconds`."""
+        return (self._manifest() or {}).get(name)
+
     def discard(self) -> None:
         """Forget the results of this shard, so that it is run again; files that are not ours stay."""
         self._refuse_links()
