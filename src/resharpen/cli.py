@@ -401,6 +401,22 @@ class Theory:
 
 
 @dataclass(frozen=True)
+class ListParts:
+    """Show what a variant can be made of: what each part is, whose, which models it has a meaning for, and whether the
+    native engine knows it there.
+
+    For example:
+        resharpen parts
+        resharpen run fig1 --variants pre,peri+ssmax,pre+layer+sgd
+    """
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.views.parts import print_parts
+
+        print_parts(console)
+
+
+@dataclass(frozen=True)
 class Doctor:
     """Say what this machine has and what is missing.
 
@@ -425,6 +441,7 @@ Command = (
     | Annotated[Verify, subcommand("verify")]
     | Annotated[Report, subcommand("report")]
     | Annotated[Theory, subcommand("theory")]
+    | Annotated[ListParts, subcommand("parts")]
     | Annotated[Doctor, subcommand("doctor")]
 )
 

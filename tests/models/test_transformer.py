@@ -38,7 +38,10 @@ def reference(model, theta, tokens, placement, epsilon, weights=None):
         y = [np.zeros(model.d) for _ in x]
         for head in range(model.heads):
             part = slice(head * model.d_head, (head + 1) * model.d_head)
-            q, k = ([turned((row @ theta[a + w])[part], p) for p, row in enumerate(h)] for w in ("W_Q", "W_K"))
+            q, k = (
+                [turned(norm(placement.queries_keys, (row @ theta[a + w])[part], a + g), p) for p, row in enumerate(h)]
+                for w, g in (("W_Q", "g_queries"), ("W_K", "g_keys"))
+            )
             v = [(row @ theta[f"{a}W_V"])[part] for row in h]
             for i in range(len(x)):
                 e = np.exp([q[i] @ k[j] / math.sqrt(model.d_head) for j in range(i + 1)])
@@ -46,6 +49,7 @@ def reference(model, theta, tokens, placement, epsilon, weights=None):
                 if weights is not None:
                     weights[layer, head, i, : i + 1] = e / e.sum()
         for i, row in enumerate(y):
+            row = norm(placement.heads_out, row, f"{a}g_heads_out")
             x[i] = x[i] + norm(placement.block_out, row @ theta[f"{a}W_O"], f"{a}g_block_out")
             x[i] = norm(placement.residual, x[i], f"{a}g_residual")
             hidden = norm(placement.block_in, x[i], f"{m}g_block_in") @ theta[f"{m}W_1"]
@@ -66,7 +70,7 @@ def attention_weights(theta, tokens, parts, epsilon):
     return [record[f"{layer}.attention.weights"] for layer in range(2)]
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
+@pytest.mark.parametrize("name", [*EVERYTHING, "heads-out", "olmo2", "gemma3"])
 def test_logits_and_attention_against_numpy(name):
     problem = small(name)
     theta, epsilon = random_theta(problem, 2, scale=0.5), np.array([1e-6, 1e-2])
@@ -93,7 +97,7 @@ def test_without_positions_the_earlier_tokens_of_one_layer_are_a_set():
         assert torch.allclose(last[0], last[1], rtol=1e-12) == same
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
+@pytest.mark.parametrize("name", [*EVERYTHING, "heads-out", "olmo2", "gemma3"])
 def test_gradients_against_finite_differences(name):
     """Along random directions of all weights at once, and along single weights of every tensor."""
     problem = small(name)

@@ -178,6 +178,7 @@ class TorchEngine:
         for name, g in self._named(g_MxW).items():
             p = Values({key: x_M.view(-1, *(1,) * (g.ndim - 1)) for key, x_M in numbers.items()})
             p.t, p.decay = self._step + 1, p.weight_decay if self._parameters[name].decays else 0.0
+            p.inner = self._parameters[name].inner
             theta, kept = optimiser.update(named["theta"][name], g, {s: named[s][name] for s in optimiser.state}, p)
             for part, x in {"theta": theta, **kept}.items():
                 new[part].append(x.reshape(len(x), -1))

@@ -64,10 +64,11 @@ class Minimal(Model):
 
     def parameters(self, parts: Parts) -> dict[str, Parameter]:
         v, d, d_k, d_v = self.vocabulary, self.d, self.d_k, self.d_v
-        shapes = {"W_Q": (d, d_k), "W_K": (d, d_k), "W_V": (d, d_v), "W_O": (d_v, d), "U": (d, v)}
+        shapes = {"W_Q": (d, d_k), "W_K": (d, d_k), "W_V": (d, d_v), "W_O": (d_v, d)}
         return {
             "E": parameter.embedding(v, d),
             **{name: parameter.matrix(*shape) for name, shape in shapes.items()},
+            "U": parameter.outer(d, v),
             **norm_parameters(parts, {"": POSITIONS}, self._sizes),
             **attention_parameters(parts, "", self._sizes),
         }

@@ -77,6 +77,7 @@ class Retriever(Model):
         biases = {"b_1": d, "b_2": d, "b_3": d, "b_4": c}
         return {
             **{name: parameter.matrix(*shape) for name, shape in shapes.items()},
+            **{name: parameter.outer(*shapes[name]) for name in ("W_1", "W_4")},
             **{name: parameter.bias(size) for name, size in biases.items()},
             **norm_parameters(parts, {"": ("block_in", "block_out")}, {"d": d}),
             **attention_parameters(parts, "", {"heads": 1, "d": d}),

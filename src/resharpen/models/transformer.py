@@ -87,7 +87,7 @@ class Transformer(Model):
         return {
             "E": parameter.embedding(self.vocabulary, d),
             **matrices,
-            "U": parameter.matrix(d, self.vocabulary),
+            "U": parameter.outer(d, self.vocabulary),
             **norm_parameters(parts, norms, self._sizes),
             **{name: found for block in further for name, found in block.items()},
         }

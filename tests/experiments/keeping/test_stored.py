@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers import reported
 
 import resharpen as rs
 from resharpen.experiments.running.runner import run
@@ -51,36 +52,6 @@ def trained(case: str, variant: str, engine: str, directory) -> rs.Run:
     return run(replace(spec, hyperparameters=rows), directory, workers=1)
 
 
-def as_tensors(inputs):
-    if isinstance(inputs, tuple):
-        return type(inputs)(*map(as_tensors, inputs))
-    return torch.as_tensor(inputs)
-
-
-@torch.no_grad()
-def report(model: rs.StoredModel, seed: int) -> dict[tuple[str, int], float]:
-    """Metric and length -> value, from the module's logits and the task's own score."""
-    task, module, measured = model.setting.task, model.module(), {}
-    validation = task.validation(seed, "report")
-    for piece in validation.pieces(10**6):
-        inputs, scored, truth = task.examples(piece)
-        record = {}
-        logits = module(as_tensors(inputs), record if model.model.reads == "items" else None)
-        found = task.score(logits[torch.as_tensor(scored)][None], {name: as_tensors(x) for name, x in truth.items()})
-        if record:  # of a retriever the report tells how attention disperses, too
-            weights = record["weights"][0, :, 0, 0]
-            found |= {"entropy": -weights.xlogy(weights).sum(-1)[None], "largest_weight": weights.amax(-1)[None]}
-        for name, value in found.items():
-            measured.setdefault(name, []).append(value.numpy())
-    measured = {name: np.concatenate(found, axis=1) for name, found in measured.items()}
-    reduced = task.by_length(measured, validation)
-    return {
-        (metric, int(length)): float(value)
-        for metric, (lengths, values, _) in reduced.items()
-        for length, value in zip(lengths, values[0], strict=True)
-    }
-
-
 @pytest.mark.parametrize(("case", "variant", "engine"), EACH, ids=["-".join(each) for each in EACH])
 def test_a_stored_model_reproduces_its_scores(case, variant, engine, tmp_path):
     setting, _ = CASES[case]
@@ -92,7 +63,7 @@ def test_a_stored_model_reproduces_its_scores(case, variant, engine, tmp_path):
         assert model.model == setting.model
         stored = lengths.filter(model=model.id, weights=weights, selection=selection)
         expected = {(row["metric"], row["length"]): row["value"] for row in stored.iter_rows(named=True)}
-        found = report(model, store.experiment.seed)
+        found = reported(model, store.experiment.seed)
         assert found.keys() == expected.keys()
         for key, value in found.items():
             assert np.isclose(value, expected[key], rtol=0, atol=1e-5, equal_nan=True), (model.id, key)
