@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 from harness import Benchmark, System, Work, main
-from trainers import NORM_EPSILON, Trainer, jax_vmap, minibatches, ours, torch_loop, torch_vmap
+from trainers import NORM_EPSILON, Trainer, jax_vmap, minibatches, ours, torch_loop, torch_vmap, with_attention
 
 CASES = ("sct-v9-s2", "sct-v9-s8", "sct-v16-s2", "sct-v16-s8", "sct-v25-s2", "sct-v25-s8")
+CASES += ("sct-v9-s2-log-n", "sct-v9-s2-ssmax", "sct-v9-s8-log-n", "sct-v9-s8-ssmax")
 N = 256
 
 
@@ -28,8 +29,10 @@ def make_problem(case: str) -> Any:
     from resharpen.parts import PLACEMENTS, Parts
     from resharpen.tasks import SetComplement
 
-    v, s = map(int, case.removeprefix("sct-v").split("-s"))
-    return Problem(SetComplement(v), Minimal.usual(v), Parts(PLACEMENTS["peri"]), s, N, 100_000, seed=0)
+    sizes, attention = with_attention(case)
+    v, s = map(int, sizes.removeprefix("sct-v").split("-s"))
+    parts = Parts(PLACEMENTS["peri"], attention=attention)
+    return Problem(SetComplement(v), Minimal.usual(v), parts, s, N, 100_000, seed=0)
 
 
 def first_tokens(problem: Any) -> np.ndarray:
@@ -160,4 +163,4 @@ def work(problem: Any) -> Work:
 
 
 if __name__ == "__main__":
-    main(Benchmark(__doc__, CASES, "sct-v9-s8", make_problem, systems, work, alike=lambda case: case.split("-")[-1]))
+    main(Benchmark(__doc__, CASES, "sct-v9-s8", make_problem, systems, work, alike=lambda case: case.split("-")[2]))

@@ -34,6 +34,14 @@ BATCHES = 4
 """Those that a peer cycles through where it does not draw."""
 
 
+def with_attention(case: str) -> tuple[str, Any]:
+    """A case without the attention that may stand at its end, and that attention."""
+    from resharpen.parts import ATTENTIONS
+
+    name = next((name for name in ("log-n", "ssmax") if case.endswith(f"-{name}")), "softmax")
+    return case.removesuffix(f"-{name}"), ATTENTIONS[name]
+
+
 def minibatches(problem: Any) -> list[Any]:
     return [problem.minibatch(0, step) for step in range(BATCHES)]
 
