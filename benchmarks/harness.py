@@ -210,6 +210,7 @@ def measure(
     """A row for each system. `settled` remembers the best size and way of a system."""
     problem, pools = benchmark.problem(case), dict[str, Pool]()
     systems, batch = benchmark.systems(problem), minibatches(problem)[0]
+    names = [name for name in names if name in systems]
     expected = cache(lambda n_models: reference_loss(problem, batch, n_models))
     for name in names:
         system, key = systems[name], (name, benchmark.alike(case))
@@ -298,7 +299,7 @@ def machine_row() -> dict[str, Any]:
 
 HEADER = ("case", "system", "models", "procs", "model-steps/s", "spread", "native is", "us/core", "tokens/s", "GFLOP/s")
 HEADER += ("of peak", "MB")
-WIDTHS = (-11, -17, 6, 6, 14, 7, 10, 11, 13, 8, 8, 7)
+WIDTHS = (-21, -17, 6, 6, 14, 7, 10, 11, 13, 8, 8, 7)
 
 
 def line(*cells: str) -> str:

@@ -22,17 +22,20 @@
 //
 // and attention of a state is sum_{j in S} e_tj value_j: logits before the scale, Z, and (where a norm needs it) o.
 //
-// Rows and subsets. For one last token t the weighted rows e_tj value_j are fixed; a state adds up a few of them, and
-// its gradient is added to the same few. Where there are many large sets ("subsets"), the other tokens are split in a
-// low group, whose rows are summed beforehand for each of its 16 subsets, and the rest, which changes slowly over the
-// sorted states and whose sum is kept: then a state is two rows. All of it stays in the first-level cache. The gradient
-// goes back the same way, and everything that is per pair (t, j) rather than per state, such as the gradient of
-// attention weights, is done once a step. What is left a state: V + 1 + D sums, the norms' scalars, a softmax over V.
+// Sum first, multiply once. For one last token t the weighted rows e_tj value_j are fixed; a state adds up a few of
+// them. So its gradient need only be added to those few: with R_j the sum over the states that hold j, d value_j is
+// e_tj R_j and d e_tj is R_j . value_j, once for a pair (t, j). What is left a state: the sums, the norms' scalars, a
+// softmax over V.
 //
-// Softmax with a fixed maximum. e_tj is relative to the largest over all j, not over S: exact, unless all of S is far
-// below it. In lanes where a row of attention logits spans more than kWide (in powers of two: where a weight can round
-// to one), the state's own maximum is used, by a slower path; lanes are blended, so a model never depends on its
-// neighbours.
+// Subsets. Where there are many large sets, the tokens other than t are split in a low group, whose rows are summed
+// beforehand for each of its 16 subsets, and the rest, which changes slowly over the sorted states and whose sum is
+// kept: then a state is two rows. All of it stays in the first-level cache. The gradient goes back the same way.
+//
+// Logits far apart. e_tj is relative to the largest over all j, not over S. Z is at least e_tt, so this is exact unless
+// that is too small; in lanes where it is below 2^-kFar the set's own maximum is taken. And where a row of attention
+// logits spans more than kWide powers of two, a weight can round to one, and then the gradient of the logits is a
+// difference of equals, which only d e_tj of each state apart can tell: there the sum first is for the values alone.
+// Lanes are blended, so a model never depends on its neighbours.
 //
 // Gradients are sums over the minibatch, scaled to its mean only when they are applied.
 #pragma once
@@ -57,7 +60,10 @@ class Minimal : public MinimalStates {
         bits = rounded_off = broadcast(0);
         for (int t = 0; t < V; t++) {
             if (batch.begin[t] == batch.begin[t + 1]) continue;
-            norm_after() ? train_states<kColumns>(t, batch) : train_states<V + 1>(t, batch);
+            if (placement.block_out)
+                norm_after_residual() ? train_states<true, true>(t, batch) : train_states<true, false>(t, batch);
+            else
+                norm_after_residual() ? train_states<false, true>(t, batch) : train_states<false, false>(t, batch);
         }
         tokens_backward(theta, gradient);
         float sum[kLanes], rest[kLanes];
@@ -72,39 +78,46 @@ class Minimal : public MinimalStates {
         for (int i = 0; i < n;) {
             int end = i;
             while (end < n && last[end] == last[i]) end++;
-            norm_after() ? evaluate_states<kColumns>(last[i], i, end, set, where, tvd)
-                         : evaluate_states<V + 1>(last[i], i, end, set, where, tvd);
+            if (placement.block_out)
+                norm_after_residual() ? evaluate_states<true, true>(last[i], i, end, set, where, tvd)
+                                      : evaluate_states<true, false>(last[i], i, end, set, where, tvd);
+            else
+                norm_after_residual() ? evaluate_states<false, true>(last[i], i, end, set, where, tvd)
+                                      : evaluate_states<false, false>(last[i], i, end, set, where, tvd);
             i = end;
         }
     }
 
   private:
-    template <int COLUMNS>
+    template <bool kOut, bool kNorm>
     void train_states(int t, const Minibatch<V>& batch) {
+        constexpr int COLUMNS = kOut || kNorm ? kColumns : V + 1;
         weigh_tokens<COLUMNS>(t);
         const int end = batch.begin[t + 1];
         for (int first = batch.begin[t], n; first < end; first += n) {
-            n = end - first < kAtOnce ? end - first : kAtOnce;
+            n = end - first < at_once() ? end - first : at_once();
             for (int i = 0; i < n; i++) prefix[i] = {batch.sorted(first + i).set, batch.sorted(first + i).others};
             attend<COLUMNS>(t, n);
             int i = 0;
-            for (; i + kBlock <= n; i += kBlock) train_block<kBlock>(t, i, batch, first + i);
-            for (; i < n; i++) train_block<1>(t, i, batch, first + i);
+            for (; i + kBlock <= n; i += kBlock) train_block<kOut, kNorm, kBlock>(t, i, batch, first + i);
+            for (; i < n; i++) train_block<kOut, kNorm, 1>(t, i, batch, first + i);
             attend_backward<COLUMNS>(t, n);
         }
         weigh_tokens_backward<COLUMNS>(t);
     }
 
-    template <int COLUMNS>
+    template <bool kOut, bool kNorm>
     void evaluate_states(int t, int first, int end, const uint32_t* set, const int32_t* where, f32x16* tvd) {
+        constexpr int COLUMNS = kOut || kNorm ? kColumns : V + 1;
         weigh_tokens<COLUMNS>(t);
         for (int n; first < end; first += n) {
-            n = end - first < kAtOnce ? end - first : kAtOnce;
+            n = end - first < at_once() ? end - first : at_once();
             for (int i = 0; i < n; i++) prefix[i] = {set[first + i], others(set[first + i], t)};
             attend<COLUMNS>(t, n);
             for (int i = 0; i < n; i++) {
-                forward_block<1>(t, i);
-                tvd[where[first + i]] = total_variation(block[0], prefix[i].set);
+                State s;
+                forward<kOut, kNorm>(t, sums[i], s);
+                tvd[where[first + i]] = total_variation(s, prefix[i].set);
             }
         }
     }

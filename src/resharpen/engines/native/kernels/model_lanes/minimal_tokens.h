@@ -49,7 +49,7 @@ class MinimalTokens {
     f32x16 d_u_gained[D][V], d_base[V][V], d_attention[V][V], d_value[V][kStride];
     f32x16 d_gain_out[V][D], d_gain_1[V][D];  // a partial sum for each last token
 
-    bool norm_after() const { return placement.block_out || placement.residual || placement.unembedding_in; }
+    bool norm_after_residual() const { return placement.residual || placement.unembedding_in; }
     bool double_norm() const { return placement.residual && placement.unembedding_in; }
     const f32x16* gain(const f32x16* theta, int where) const { return where < 0 ? ones : theta + where; }
     const f32x16 *gain_out, *gain_1;  // of block_out and residual; ones where absent
