@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 import webbrowser
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
@@ -69,6 +69,7 @@ class RunFigure:
         resharpen run fig1 --variants pre,pre+examples/my_attention.py:my_ssmax --out runs/mine
         resharpen run examples/my_norm.toml
         resharpen run runs/fig1-laptop          (continues)
+        resharpen run remedies --scale smoke    (a study of three figures)
     """
 
     target: Annotated[Positional[str], arg(metavar="TARGET", help_behavior_hint="")]
@@ -99,17 +100,33 @@ class RunFigure:
     """Say what would be done, how long it would take and how much disk it needs; train nothing."""
 
     def __call__(self, console: Console) -> None:
+        from resharpen.experiments.specs.shelf import STUDIES
+
+        if self.target not in STUDIES:
+            self._run(console)
+            return
+        if self.variants is not None:
+            raise UserError(f"--variants goes with one of {', '.join(STUDIES[self.target])}, not with all of them")
+        out = self.out or Path("runs")
+        figures = [replace(self, target=name) for name in STUDIES[self.target]]
+        runs = [figure._run(console, out / figure._experiment()[0].name) for figure in figures]
+        if finished := [run for run in runs if run]:
+            _study(finished, out, f"{self.target}-{self.scale or 'laptop'}", console)
+
+    def _run(self, console: Console, directory: Path | None = None) -> Run | None:
+        """The finished run; None if this was to say what it would be."""
         from resharpen.analysis.claims import has_claims, of_the_paper
         from resharpen.experiments.keeping.store import quoted
         from resharpen.experiments.running.estimate import describe
         from resharpen.experiments.running.runner import run, with_engine
 
         experiment, out = self._experiment()
+        out = directory or out
         if self.workers is not None and self.workers < 1:
             raise UserError(f"workers = {self.workers}: must be at least 1")
         if self.dry_run:
             console.print(describe(with_engine(experiment), self.workers))
-            return
+            return None
         try:
             with _progress(console) as progress, orderly() as asked:
                 see, follow, stop = progress.plan, progress.update, asked.is_stopping
@@ -123,12 +140,13 @@ class RunFigure:
             console.print(
                 f"{left} shards are with other processes. Then: resharpen figure {quoted(out)}", soft_wrap=True
             )
-            return
+            return None
         _save_figures(store, out, console)
         if not of_the_paper(store) and len(store.experiment.variants) > 1:
             _compare(store, out, console)
         claims = f"resharpen claims {quoted(out)}, " if has_claims(store) else ""
         console.print(f"Next: {claims}resharpen compare {quoted(out)}, resharpen results {quoted(out)}", soft_wrap=True)
+        return store
 
     def _experiment(self) -> tuple[Experiment, Path]:
         from resharpen.experiments.running.runner import load
@@ -536,6 +554,13 @@ def _compare(run: Run, out: Path, console: Console, *what: Any) -> None:
     found = compare(run, *what)
     print_comparison(found, console)
     _save(draw_comparison(found), out, "comparison", console)
+
+
+def _study(runs: list[Run], out: Path, name: str, console: Console) -> None:
+    from resharpen.analysis.compare import compare
+    from resharpen.views.remedies import draw_remedies
+
+    _save(draw_remedies([compare(run) for run in runs]), out, name, console)
 
 
 def _save(figure: Figure, out: Path, name: str, console: Console) -> None:
