@@ -37,9 +37,13 @@ class Gathered:
     def models(self) -> pl.DataFrame:
         import polars as pl
 
-        places = {"setting": [s.name for s in self.run.experiment.settings], "variant": list(self.run.experiment.variants)}
+        places = {
+            "setting": [s.name for s in self.run.experiment.settings],
+            "variant": list(self.run.experiment.variants),
+        }
         ranks = [
-            pl.col(name).replace_strict(names, range(len(names)), return_dtype=pl.Int32) for name, names in places.items()
+            pl.col(name).replace_strict(names, range(len(names)), return_dtype=pl.Int32)
+            for name, names in places.items()
         ]
         return self.run.table("models").sort(*ranks, "draw").with_row_index("at")
 
@@ -117,8 +121,8 @@ class Gathered:
         return {"mean": mean, "new": new, "value": value}
 
     def _violins(self, mean_KxWxM: NDArray, value_KxWxMxL: NDArray) -> dict[str, NDArray]:
-        """Of every violin, over all lengths and then at each: `violin` [K, V, W, 1+L, points] its width, 255 at the widest;
-        `ends` [K, V, W, 1+L, 4] where it begins and ends, median and best quantile."""
+        """Of every violin, over all lengths and then at each: `violin` [K, V, W, 1+L, points] its width, 255 the widest,
+        and `ends` [K, V, W, 1+L, 4] where it begins and ends, median and best quantile."""
         every = np.concatenate([mean_KxWxM[..., None], value_KxWxMxL], axis=-1)
         shape = len(self.metrics), len(self.cells), len(WEIGHTS), every.shape[-1]
         width, ends = np.zeros((*shape, POINTS), np.uint8), np.full((*shape, 4), np.nan, np.float32)
@@ -154,7 +158,9 @@ class Gathered:
             score[w][at] = _numbers(of["score"])
             loss[at] = _numbers(of["loss"])
         largest = np.finfo(np.float16).max
-        return {name: np.clip(x, -largest, largest).astype(np.float16) for name, x in (("score", score), ("loss", loss))}
+        return {
+            name: np.clip(x, -largest, largest).astype(np.float16) for name, x in (("score", score), ("loss", loss))
+        }
 
 
 def _numbers(column: pl.Series) -> NDArray[np.float64]:

@@ -45,7 +45,9 @@ def inside(gathered: Gathered, score_M: NDArray) -> Inside:
         matrix = np.concatenate([piece for _, piece in pieces])
         scale = np.abs(matrix).max(axis=(2, 3), initial=0)
         groups.append({"v": v, "models": np.concatenate([at for at, _ in pieces]).tolist()})
-        arrays[f"inside-{v}"] = np.rint(FINEST * matrix / np.where(scale > 0, scale, 1)[..., None, None]).astype(np.int8)
+        arrays[f"inside-{v}"] = np.rint(FINEST * matrix / np.where(scale > 0, scale, 1)[..., None, None]).astype(
+            np.int8
+        )
         arrays[f"scale-{v}"] = scale.astype(np.float32)
     return Inside(groups, arrays, _said(sum(len(of.models) for of in cells), share))
 

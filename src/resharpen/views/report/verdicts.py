@@ -47,8 +47,7 @@ def comparison_data(run: Run) -> dict[str, Any] | None:
     except UserError:
         return None
     effects = [
-        {**asdict(effect), "median": _gain(effect.median), "best": _gain(effect.best)}
-        for effect in found.effects
+        {**asdict(effect), "median": _gain(effect.median), "best": _gain(effect.best)} for effect in found.effects
     ]
     return {
         "baseline": found.baseline,

@@ -32,7 +32,7 @@ function drawCompare() {
 function drawBestOf() {
   const found = state.run.comparison, box = $("best");
   box.replaceChildren();
-  if (!found?.bestOf.length) return;
+  if (!found?.bestOf.some((curve) => curve.k.length > 1)) return;
   const places = [...new Set(found.bestOf.map((curve) => `${curve.setting}, ${LENGTHS[curve.lengths]}`))].map((name) => [name, name]);
   if (!places.some(([name]) => name === bestAt)) bestAt = (places.find(([name]) => name.endsWith(LENGTHS.new)) ?? places[0])[0];
   box.append(el("h2", {}, "Best of k draws"), el("p", { className: "note" },

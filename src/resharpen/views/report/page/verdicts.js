@@ -45,7 +45,8 @@ function drawVerdicts() {
   if (!run.claims.length) return;
   box.append(el("h2", {}, "Claims of the paper"), ...run.claims.map(claimDetails), el("p", { className: "note" },
     "Best: the 10% quantile over models at their best checkpoint (90% where more is better), training weights unless BEMA is named. Intervals are over draws; "
-    + "coloured dots are estimates, upright ticks what the claim says they lie below or above."));
+    + "coloured dots are estimates, upright ticks what the claim says they lie below or above."
+    + (run.alike === null ? "" : ` Intraclass correlation of the scores of draws that share minibatches: ${number(run.alike, 2)}.`)));
 }
 
 function drawDiverged() {
@@ -80,17 +81,19 @@ function drawAbout() {
 }
 
 function drawFront(runs) {
-  const cards = el("div", { className: "cards" });
-  $("front").replaceChildren(cards);
-  for (const run of runs) {
-    const plot = el("div", { className: "plot", "aria-label": `Violins of ${run.name}` }), link = `#run=${encodeURIComponent(run.key)}`;
+  const plots = runs.map((run) => el("div", { className: "plot", "aria-label": `Violins of ${run.name}` }));
+  const cards = runs.map((run, i) => {
     const claims = run.claims.map((claim) => el("li", {}, el("span", {}, `${claim.number}. ${claim.text}`), verdict(claim.verdict)));
-    cards.append(el("article", { className: "card" }, el("h2", {}, el("a", { href: link }, run.name)),
-      el("p", { className: "soft" }, lead(run)), plot, claims.length ? el("ul", {}, claims) : el("p", { className: "note" }, "The paper claims nothing about this one.")));
+    return el("article", { className: "card" }, el("h2", {}, el("a", { href: `#run=${encodeURIComponent(run.key)}` }, run.name)), el("p", { className: "soft" }, lead(run)),
+      plots[i], claims.length ? el("ul", {}, claims) : el("p", { className: "note" }, "The paper claims nothing about this one."));
+  });
+  $("front").replaceChildren(el("div", { className: "cards" }, cards));
+  runs.forEach((run, i) => {
     open(run);
-    const picture = violinPicture(run, plot.clientWidth, false);
-    Plotly.newPlot(plot, picture.traces, { ...picture.layout, dragmode: false }, { staticPlot: true, responsive: true });
-  }
+    const picture = violinPicture(run, plots[i].clientWidth, false);
+    Plotly.newPlot(plots[i], picture.traces, { ...picture.layout, dragmode: false }, { staticPlot: true, responsive: true });
+  });
+  state.run = null;
 }
 
 function lead(run) {
