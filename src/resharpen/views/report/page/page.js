@@ -104,6 +104,16 @@ function setTheme(theme) {
 
 function redraw() { if (state.run) { drawViolins(); drawParallel(); } }
 
+// Charts are drawn for a width and on a ground: those of a sheet of paper while it is printed.
+let onScreen = null;
+
+function toPaper(on) {
+  if (on) onScreen = state.theme;
+  document.body.classList.toggle("paper", on);
+  if (onScreen === "dark") setTheme(on ? "light" : "dark"); else redraw();
+  for (const plot of document.querySelectorAll("figure .js-plotly-plot, .card .js-plotly-plot")) Plotly.relayout(plot, { width: plot.clientWidth });
+}
+
 async function start() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   setTheme(dark.matches ? "dark" : "light");
@@ -122,7 +132,8 @@ async function start() {
   let waiting;
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; clearTimeout(waiting); waiting = setTimeout(redraw, 150); } });
-  addEventListener("beforeprint", () => { document.querySelectorAll("#verdicts details").forEach((d) => { d.open = true; }); });
+  addEventListener("beforeprint", () => toPaper(true));
+  addEventListener("afterprint", () => toPaper(false));
   follow();
   document.documentElement.dataset.ready = "yes";
 }

@@ -33,7 +33,6 @@ const many = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"
 const words = (name) => name.replaceAll("_", " ");
 const WEIGHTS = ["training weights", "BEMA"];
 const FADED = 0.08;
-const printing = matchMedia("print");
 
 function axis(more = {}) {
   return {

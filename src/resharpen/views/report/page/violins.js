@@ -119,7 +119,7 @@ function violinPicture(run, width, dots = true) {
         const of = dotsOf(run, panel, weights, every);
         panel.dots.push({ ...of, weights, trace: traces.length });
         traces.push({ ...at, type: heavy ? "scattergl" : "scatter", mode: "markers", x: of.x, y: of.y, hoverinfo: "none",
-          marker: { size: total > 2000 ? 3 : 4, color: css(`${colour}-dot`), opacity: 0.75 },
+          marker: { size: heavy ? 2 : total > 2000 ? 3 : 4, color: css(`${colour}-dot`), opacity: heavy ? 0.4 : 0.75 },
           selected: { marker: { opacity: 0.95 } }, unselected: { marker: { opacity: FADED } } });
       }
       traces.push({ ...at, ...ticks, mode: "lines", line: { width: 1.2, color: css("ink") } });
@@ -127,7 +127,7 @@ function violinPicture(run, width, dots = true) {
     if (dots) for (const kind of ["same", "pinned"]) {
       panel[kind] = traces.length;
       const pin = kind === "pinned", by = state.by === "length";
-      traces.push({ ...at, x: [], y: [], mode: "lines+markers", line: { width: pin ? 1.6 : 0.8, color: css("pin"), dash: pin ? "solid" : "dot" },
+      traces.push({ ...at, type: heavy ? "scattergl" : "scatter", x: [], y: [], mode: "lines+markers", line: { width: pin ? 1.6 : 0.8, color: css("pin"), dash: pin ? "solid" : "dot" },
         marker: { symbol: pin ? "diamond" : "diamond-open", size: by ? (pin ? 6 : 4) : 11, color: css("pin"), line: { width: 1, color: css(pin ? "paper" : "pin") } } });
     }
     shapes.push(...backdrop(run, panel, x, y));
