@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from resharpen.analysis.scores import scores
+from resharpen.cli import main
 from resharpen.errors import UserError
 from resharpen.experiments.running.runner import run
 from resharpen.experiments.specs.spec import Experiment, Setting
@@ -180,6 +181,17 @@ def test_a_run_without_results_and_a_place_that_cannot_be_written(tiny, store, t
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write"):
         write_report([store], tmp_path / "file" / "report.html")
+
+
+def test_the_command_writes_it_into_the_run_and_opens_it(store, capsys):
+    with mock.patch("webbrowser.open") as shown:
+        main(["report", str(store.directory), "--open"])
+    path = store.directory / "report.html"
+    assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    shown.assert_called_once_with(path.resolve().as_uri())
+    with pytest.raises(SystemExit, match="2"):
+        main(["report"])
+    assert "report needs at least one run directory" in capsys.readouterr().err
 
 
 def test_every_model_is_a_dot_and_names_are_text(page, store):
