@@ -13,16 +13,16 @@ from resharpen.models import RETRIEVER_PLACEMENTS, Minimal, Model, Retriever, Tr
 from resharpen.optim import OPTIMISERS
 from resharpen.optim.hyperparameters import TABLE, Row, draw, narrowed
 from resharpen.optim.optimiser import Optimiser
-from resharpen.parts import ATTENTIONS, NORMS, PLACEMENTS, POSITION_ENCODINGS, Parts, Placement
+from resharpen.parts import ATTENTIONS, NORMS, PLACEMENTS, POSITION_ENCODINGS, STUDIED_PLACEMENTS, Parts, Placement
 from resharpen.parts.part import Attention, Norm, Positions
 from resharpen.tasks import Dyck, MaxRetrieval, SetComplement, Task
 
 EVERYTHING = {
-    **PLACEMENTS,
+    **{name: PLACEMENTS[name] for name in STUDIED_PLACEMENTS},
     "all": Placement(*[True] * 5),
     "two-after": Placement(embedding_out=True, residual=True, unembedding_in=True),
 }
-"""The named placements, and two that nobody named: every norm, and both of those after the residual."""
+"""The placements with norms around blocks, and two that nobody named: all of these, and those after the residual."""
 BENIGN = {"rms_epsilon": (1e-6, 1e-4), "adam_epsilon": 1e-4, "peak_learning_rate": (1e-4, 1e-3)}
 """AdamW divides by the size of a gradient; where that is rounding error, so is the quotient. Not here."""
 TINY_TRANSFORMER = Transformer(6, layers=2, d=8, heads=2, d_mlp=6)
@@ -92,7 +92,7 @@ def of_parts(
         return catalogue[part] if isinstance(part, str) else part
 
     parts = Parts(
-        found(EVERYTHING, placement),
+        found({**PLACEMENTS, **EVERYTHING}, placement),
         found(NORMS, norm),
         found(ATTENTIONS, attention),
         found(POSITION_ENCODINGS, positions or type(model).positions),

@@ -23,7 +23,7 @@ NORM = """
 import resharpen as rs
 
 @rs.norm(a=rs.learned("d", start=1.0))
-def dyt(x, p):
+def my_dyt(x, p):
     return (p.a * x).tanh()
 
 number = 7
@@ -43,16 +43,16 @@ def reference(path: Path, name: str) -> str:
 
 
 def test_a_reference_says_which_content_is_meant(file, tmp_path, monkeypatch):
-    expected = reference(file, "dyt")
-    assert own.refer(f"{file}:dyt") == expected
-    assert own.refer("dyt.py:dyt", tmp_path) == expected
-    assert own.refer(f"./{tmp_path.name}/dyt.py:dyt", tmp_path.parent) == expected
+    expected = reference(file, "my_dyt")
+    assert own.refer(f"{file}:my_dyt") == expected
+    assert own.refer("dyt.py:my_dyt", tmp_path) == expected
+    assert own.refer(f"./{tmp_path.name}/dyt.py:my_dyt", tmp_path.parent) == expected
     assert own.refer(expected) == expected
     monkeypatch.chdir(tmp_path)
-    assert own.refer("dyt.py:dyt") == expected
+    assert own.refer("dyt.py:my_dyt") == expected
     found = own.find_in({}, type(find_norm(expected)), "norm", expected)
     assert found is find_norm(expected) is own.find(expected)
-    assert found.name == "dyt"
+    assert found.name == "my-dyt"
     assert own.source(expected) == own.Source(file.resolve(), hashlib.sha256(file.read_bytes()).hexdigest())
 
 
@@ -60,19 +60,19 @@ def test_wherever_the_file_lies_its_content_is_the_same_code(file, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     copy = tmp_path / "elsewhere" / "dyt.py"
     copy.write_bytes(file.read_bytes())
-    assert own.refer(f"{copy}:dyt") == own.refer(f"{file}:dyt")
+    assert own.refer(f"{copy}:my_dyt") == own.refer(f"{file}:my_dyt")
 
 
 def test_another_content_is_another_reference(file):
-    before = own.refer(f"{file}:dyt")
+    before = own.refer(f"{file}:my_dyt")
     file.write_text(file.read_text().replace("tanh", "sigmoid"))
-    after = own.refer(f"{file}:dyt")
+    after = own.refer(f"{file}:my_dyt")
     assert before != after
     assert own.find(after) is own.find(after)
 
 
 def test_a_changed_file_is_refused(file):
-    before = own.refer(f"{file}:dyt")
+    before = own.refer(f"{file}:my_dyt")
     file.write_text(file.read_text() + "\n# changed\n")
     with pytest.raises(UserError, match=rf"{re.escape(str(file))} has changed since '{re.escape(before)}' was read"):
         own.find(before)
@@ -82,15 +82,15 @@ def test_a_changed_file_is_refused(file):
 
 
 def test_code_that_nobody_admitted_is_not_at_hand():
-    with pytest.raises(UserError, match=r"the code of 'dyt\.py:dyt@000000000000' is not at hand"):
-        own.find("dyt.py:dyt@000000000000")
+    with pytest.raises(UserError, match=r"the code of 'dyt\.py:my_dyt@000000000000' is not at hand"):
+        own.find("dyt.py:my_dyt@000000000000")
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nothing.py:dyt", "No such file"),
-        (".:dyt", "own code is FILE.py:NAME|Is a directory"),
+        ("nothing.py:my_dyt", "No such file"),
+        (".:my_dyt", "own code is FILE.py:NAME|Is a directory"),
         ("dyt.py:a-b", r"own code is FILE\.py:NAME"),
     ],
 )
@@ -100,7 +100,7 @@ def test_bad_names(file, tmp_path, name, message):
 
 
 def test_a_missing_name_says_what_there_is(file):
-    with pytest.raises(UserError, match=r"dyt\.py does not define 'dty' \(it defines: dyt, number, rs\)"):
+    with pytest.raises(UserError, match=r"dyt\.py does not define 'dty' \(it defines: my_dyt, number, rs\)"):
         find_norm(own.refer(f"{file}:dty"))
 
 
@@ -116,7 +116,7 @@ def test_a_missing_name_says_what_there_is(file):
 )
 def test_not_a_part_of_the_right_kind(file, find, what):
     with pytest.raises(UserError, match=what):
-        find(own.refer(f"{file}:dyt"))
+        find(own.refer(f"{file}:my_dyt"))
     with pytest.raises(UserError, match="'number' in "):
         find(own.refer(f"{file}:number"))
 
@@ -198,11 +198,11 @@ def test_an_exception_of_ours_is_not_the_user_s():
 
 def test_a_run_keeps_a_copy_and_runs_only_what_it_began_with(tiny, tmp_path, file, capsys):
     out = tmp_path / "r"
-    spec = replace(tiny, variants=["pre", f"pre+{file}:dyt"], models=1)
+    spec = replace(tiny, variants=["pre", f"pre+{file}:my_dyt"], models=1)
     store = run(spec, out, workers=1)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    assert list(store.experiment.variants) == ["pre", "pre+dyt"]
-    assert set(store.table("models").filter(variant="pre+dyt")["norm"]) == {reference(file, "dyt")}
+    assert list(store.experiment.variants) == ["pre", "pre+my_dyt"]
+    assert set(store.table("models").filter(variant="pre+my_dyt")["norm"]) == {reference(file, "my_dyt")}
     copy = out / "code" / f"{digest[:12]}-dyt.py"
     assert copy.read_bytes() == file.read_bytes()
     before = store.table("lengths")
@@ -227,7 +227,7 @@ def test_a_run_keeps_a_copy_and_runs_only_what_it_began_with(tiny, tmp_path, fil
 
 
 def test_workers_execute_the_user_s_file(tiny, tmp_path, file):
-    spec = replace(tiny, variants=["pre", f"pre+{file}:dyt"], models=2)
+    spec = replace(tiny, variants=["pre", f"pre+{file}:my_dyt"], models=2)
     one, two = (run(spec, tmp_path / str(workers), workers=workers) for workers in (1, 2))
     assert (
         one.table("lengths")
@@ -237,9 +237,9 @@ def test_workers_execute_the_user_s_file(tiny, tmp_path, file):
 
 
 def test_other_code_in_the_same_run_is_refused(tiny, tmp_path, file):
-    run(replace(tiny, variants=[f"pre+{file}:dyt"], models=1), tmp_path / "r", workers=1)
+    run(replace(tiny, variants=[f"pre+{file}:my_dyt"], models=1), tmp_path / "r", workers=1)
     other = tmp_path / "other" / "dyt.py"
     other.parent.mkdir()
     other.write_text(file.read_text().replace("tanh", "sigmoid"))
-    with pytest.raises(UserError, match=r"variant\.pre\+dyt\.norm: dyt\.py:dyt@.* -> dyt\.py:dyt@"):
-        run(replace(tiny, variants=[f"pre+{other}:dyt"], models=1), tmp_path / "r", workers=1)
+    with pytest.raises(UserError, match=r"variant\.pre\+my_dyt\.norm: dyt\.py:my_dyt@.* -> dyt\.py:my_dyt@"):
+        run(replace(tiny, variants=[f"pre+{other}:my_dyt"], models=1), tmp_path / "r", workers=1)

@@ -7,9 +7,9 @@ import sys
 import threading
 import warnings
 import webbrowser
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from tyro.conf import Positional, arg, subcommand
@@ -63,9 +63,10 @@ class RunFigure:
     For example:
         resharpen run fig1 --scale smoke
         resharpen run fig1 --models 192 --variants pre,peri,pre+log-n --out runs/more
-        resharpen run fig1 --variants pre,pre+examples/ssmax.py:ssmax --out runs/mine
+        resharpen run fig1 --variants pre,pre+examples/my_attention.py:my_ssmax --out runs/mine
         resharpen run examples/my_norm.toml
         resharpen run runs/fig1-laptop          (continues)
+        resharpen run remedies --scale smoke    (a study of three figures)
     """
 
     target: Annotated[Positional[str], arg(metavar="TARGET", help_behavior_hint="")]
@@ -94,17 +95,33 @@ class RunFigure:
     """Say what would be done, how long it would take and how much disk it needs; train nothing."""
 
     def __call__(self, console: Console) -> None:
-        from resharpen.analysis.claims import has_claims
+        from resharpen.experiments.specs.shelf import STUDIES
+
+        if self.target not in STUDIES:
+            self._run(console)
+            return
+        if self.variants is not None:
+            raise UserError(f"--variants goes with one of {', '.join(STUDIES[self.target])}, not with all of them")
+        out = self.out or Path("runs")
+        figures = [replace(self, target=name) for name in STUDIES[self.target]]
+        runs = [figure._run(console, out / figure._experiment()[0].name) for figure in figures]
+        if finished := [run for run in runs if run]:
+            _study(finished, out, f"{self.target}-{self.scale or 'laptop'}", console)
+
+    def _run(self, console: Console, directory: Path | None = None) -> Run | None:
+        """The finished run; None if this was to say what it would be."""
+        from resharpen.analysis.claims import has_claims, of_the_paper
         from resharpen.experiments.running.estimate import describe
         from resharpen.experiments.running.launchers import WorkerDied
         from resharpen.experiments.running.runner import run, with_engine
 
         experiment, out = self._experiment()
+        out = directory or out
         if self.workers is not None and self.workers < 1:
             raise UserError(f"workers = {self.workers}: must be at least 1")
         if self.dry_run:
             console.print(describe(with_engine(experiment), self.workers))
-            return
+            return None
         try:
             with _progress(console) as progress, _stop_on_signal() as stop:
                 store = run(experiment, out, self.workers, progress.plan, progress.update, stop.is_set, self.trust_code)
@@ -115,8 +132,11 @@ class RunFigure:
             console.print(f"Stopped; nothing is lost. Continue with: {store.command}", soft_wrap=True)
             sys.exit(130)
         _save_figures(store, out, console)
+        if not of_the_paper(store) and len(store.experiment.variants) > 1:
+            _compare(store, out, console)
         claims = f"resharpen claims {out}, " if has_claims(store) else ""
-        console.print(f"Next: {claims}resharpen results {out}", soft_wrap=True)
+        console.print(f"Next: {claims}resharpen compare {out}, resharpen results {out}", soft_wrap=True)
+        return store
 
     def _experiment(self) -> tuple[Experiment, Path]:
         from resharpen.experiments.running.runner import load
@@ -237,6 +257,40 @@ class Claims:
 
 
 @dataclass(frozen=True)
+class Compare:
+    """Compare variants with a baseline, pair by pair over the same draws: does the idea help, at which lengths, at
+    which budget of models, and which hyperparameters matter.
+
+    For example:
+        resharpen compare runs/my_norm
+        resharpen compare runs/fig1-laptop peri post --baseline pre-final --margin 0.01
+        resharpen compare runs/fig1-laptop --with runs/mine
+    """
+
+    run: RunDirectory
+    """The run directory."""
+    variants: Annotated[Positional[tuple[str, ...]], arg(metavar="VARIANT ...", help_behavior_hint="")] = ()
+    """What to compare. Default: all variants."""
+    with_run: Annotated[Directory, arg(name="with")] = None
+    """Another run over the same draws, whose variants are compared too; one of a name that is taken is NAME@DIR."""
+    baseline: Name = None
+    """The variant to compare with. Default: that of the spec, or else the first."""
+    margin: float = 0.02
+    """The difference up to which nobody would care, in the unit of the metric."""
+    weights: Literal["train", "bema"] = "train"
+    """Training weights or BEMA, at the best checkpoint."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
+    out: Directory = None
+    """Where the picture goes. Default: the run directory."""
+
+    def __call__(self, console: Console) -> None:
+        run = _load(self.run, self.trust_code)
+        other = None if self.with_run is None else _load(self.with_run, self.trust_code)
+        _compare(run, self.out or self.run, console, self.variants, other, self.baseline, self.margin, self.weights)
+
+
+@dataclass(frozen=True)
 class Inspect:
     """Look inside trained models: of minimal transformers B, D, attention and what those of a run share; of full
     transformers the attention maps on a prefix and their entropy by length.
@@ -341,6 +395,7 @@ Command = (
     | Annotated[DrawFigure, subcommand("figure")]
     | Annotated[Results, subcommand("results")]
     | Annotated[Claims, subcommand("claims")]
+    | Annotated[Compare, subcommand("compare")]
     | Annotated[Inspect, subcommand("inspect")]
     | Annotated[Report, subcommand("report")]
     | Annotated[Theory, subcommand("theory")]
@@ -381,6 +436,24 @@ def _save_figures(run: Run, out: Path, console: Console, selection: str = "best"
     suffix = "".join(f"-{short(part)}" for part in (selection, attention) if part not in ("best", None))
     for name, figure in draw(run, selection, attention).items():
         _save(figure, out, f"{name}{suffix}", console)
+
+
+def _compare(run: Run, out: Path, console: Console, *what: Any) -> None:
+    """`what` is what `compare` takes after the run."""
+    from resharpen.analysis.compare import compare
+    from resharpen.views.compare_figure import draw_comparison
+    from resharpen.views.compare_table import print_comparison
+
+    found = compare(run, *what)
+    print_comparison(found, console)
+    _save(draw_comparison(found), out, "comparison", console)
+
+
+def _study(runs: list[Run], out: Path, name: str, console: Console) -> None:
+    from resharpen.analysis.compare import compare
+    from resharpen.views.remedies import draw_remedies
+
+    _save(draw_remedies([compare(run) for run in runs]), out, name, console)
 
 
 def _save(figure: Figure, out: Path, name: str, console: Console) -> None:

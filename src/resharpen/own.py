@@ -60,12 +60,20 @@ def short(name: str) -> str:
     return name.rsplit(":", 1)[-1].split("@")[0]
 
 
+def is_there(name: str, base: Path | None = None) -> bool:
+    """Whether there is a file of `FILE.py:NAME`, relative to `base`."""
+    return _path(name, base).is_file()
+
+
+def _path(name: str, base: Path | None) -> Path:
+    return (base or Path()) / Path(name.rpartition(":")[0]).expanduser()
+
+
 def refer(name: str, base: Path | None = None) -> str:
     """The reference of `FILE.py:NAME`, the file being relative to `base`; a reference stays as it is."""
     if _REFERENCE.fullmatch(name):
         return name
-    file, _, attribute = name.rpartition(":")
-    path = (base or Path()) / Path(file).expanduser()
+    path, attribute = _path(name, base), name.rpartition(":")[-1]
     source = admit(path)
     reference = f"{path.name}:{attribute}@{source.sha256[:DIGITS]}"
     if not _REFERENCE.fullmatch(reference):

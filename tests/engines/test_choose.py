@@ -40,7 +40,7 @@ def test_reasons_not_to_run_natively(monkeypatch, tmp_path):
     problem = make_problem("peri")
     assert why_not_native(replace(problem, model=Gru())) == "there is no native kernel for the model 'gru'"
     problem = retriever_problem("none", attention="adaptive-temperature")
-    assert "only softmax and log-n" in why_not_native(problem)
+    assert "only softmax, log-n and ssmax" in why_not_native(problem)
     assert why_not_native(problem, training=False) == ""
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

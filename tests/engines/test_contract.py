@@ -24,7 +24,7 @@ from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.native.transformer import NativeTransformer
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import RETRIEVER_PLACEMENTS
-from resharpen.parts import PLACEMENTS
+from resharpen.parts import STUDIED_PLACEMENTS
 
 NATIVE = {"minimal": NativeMinimal, "transformer": NativeTransformer, "retriever": NativeRetriever}
 PROBLEMS = {
@@ -202,7 +202,7 @@ def test_either_engine_opens_the_state_of_the_other(case):
 
 
 @pytest.mark.parametrize(("v", "s"), [(4, 3), (9, 8), (9, 2)])
-@pytest.mark.parametrize("placement", [*PLACEMENTS, "two-after"])
+@pytest.mark.parametrize("placement", [*STUDIED_PLACEMENTS, "two-after"])
 def test_parity_of_the_minimal_transformer(placement, v, s):
     problem = minimal_problem(placement, v, s)
     validation = problem.task.validation(0, "selection")

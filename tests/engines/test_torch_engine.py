@@ -7,7 +7,6 @@ from helpers import make_ensemble, make_problem
 from resharpen.engines import torch_engine
 from resharpen.engines.base import Ensemble, initial_state, part, weights_of
 from resharpen.engines.torch_engine import TorchEngine
-from resharpen.parts import PLACEMENTS
 
 PARTS = ("theta", "m", "v", "ema")
 
@@ -27,7 +26,7 @@ def batch_of(problem, step):
     return problem.minibatch(0, step)
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", reference.HAS)
 def test_gradients_against_finite_differences(placement):
     problem = make_problem(placement, v=4, s=2, batch=3)
     ensemble = make_ensemble(problem, 2)
@@ -45,7 +44,7 @@ def test_gradients_against_finite_differences(placement):
             assert np.allclose(got[name][m].numpy(), g, rtol=1e-6, atol=1e-8), name
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", reference.HAS)
 def test_two_whole_steps_against_numpy(placement):
     """Clip, decay mask, schedule, AdamW, EMA: every array of the state after two steps, and the sum of their losses."""
     problem = make_problem(placement, v=4, s=2, batch=3, steps=7)

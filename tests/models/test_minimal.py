@@ -8,12 +8,12 @@ import resharpen as rs
 from resharpen.models import Minimal
 from resharpen.models.initial import STD, initial_weights, truncated_normal
 from resharpen.models.module import SingleModel
-from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITION_ENCODINGS, POSITIONS, Parts, Placement
+from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITION_ENCODINGS, POSITIONS, WHENCE, Parts, Placement
 from resharpen.parts.part import masked_softmax
 from resharpen.streams import key
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", reference.HAS)
 def test_logits_against_numpy(placement):
     problem = make_problem(placement)
     theta, epsilon = random_theta(problem, 2), np.array([1e-6, 1e-2])
@@ -27,8 +27,8 @@ def test_logits_against_numpy(placement):
                 assert np.allclose(got[m, n, end].numpy(), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("attention", ["softmax", "log-n"])
-@pytest.mark.parametrize("placement", EVERYTHING)
+@pytest.mark.parametrize("attention", [name for name, part in ATTENTIONS.items() if not part.orders])
+@pytest.mark.parametrize("placement", [*EVERYTHING, "heads-out", "gemma3"])
 def test_logits_of_sets_are_those_of_sequences(placement, attention):
     """Every prefix of distinct tokens, given as its last token and its set."""
     problem = make_problem(placement, attention=attention)
@@ -81,7 +81,7 @@ def scaled(e, mask, p):
 @pytest.mark.parametrize(
     ("attention", "sees"),
     [
-        *((ATTENTIONS[name], False) for name in ("softmax", "log-n", "adaptive-temperature")),
+        *((attention, attention.name == "stick-breaking") for attention in ATTENTIONS.values()),
         (scaled, False),
         *((own, True) for own in (recent, unmasked, leftover, leaks, counts_all)),
     ],
@@ -94,7 +94,8 @@ def test_an_attention_that_sees_more_than_a_set_is_found_out(attention, sees):
 
 
 def test_the_table_of_placements():
-    """Each row of the table, in the order embedding out, block in, block out, residual, unembedding in."""
+    """Each row of the table, in the order embedding out, block in, block out, residual, unembedding in; then what is
+    inside attention: heads out, queries and keys."""
     table = {
         "pre": "01000",
         "post": "00010",
@@ -103,10 +104,14 @@ def test_the_table_of_placements():
         "none": "00000",
         "out": "00100",
         "pre-final": "01001",
+        "heads-out": "0000010",
+        "olmo2": "0010101",
+        "qwen3": "0100101",
+        "gemma3": "0110101",
     }
     for name, bits in table.items():
         assert PLACEMENTS[name] == Placement(*(bit == "1" for bit in bits))
-    assert set(table) == set(PLACEMENTS)
+    assert set(table) == set(PLACEMENTS) == set(WHENCE)
 
 
 def gains(placement):
@@ -116,7 +121,8 @@ def gains(placement):
 
 def test_a_gain_for_every_norm_and_no_other():
     assert gains(PLACEMENTS["none"]) == []
-    assert gains(Placement(*[True] * 5)) == [f"g_{position}" for position in POSITIONS]
+    around = [f"g_{position}" for position in POSITIONS[:5]]
+    assert gains(Placement(*[True] * 7)) == [*around, "g_heads_out", "g_queries", "g_keys"]
 
 
 def test_a_prefix_is_a_last_token_and_a_set():

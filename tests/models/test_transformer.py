@@ -187,7 +187,7 @@ def test_parameters_by_name():
 def test_rope_needs_heads_of_even_width():
     odd = Transformer(4, d=6, heads=2)
     odd.check(Parts(PLACEMENTS["peri"]))
-    with pytest.raises(ValueError, match="multiple of twice"):
+    with pytest.raises(ValueError, match="d / heads = 3 is odd"):
         odd.check(Parts(PLACEMENTS["peri"], positions=POSITION_ENCODINGS["rope"]))
 
 

@@ -29,7 +29,7 @@ def test_the_table_of_temperatures():
     assert (inverse_temperature(torch.linspace(0, 12, 1000)) >= 1).all()
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize("name", ["softmax", "log-n", "entmax", "gated", "adaptive-temperature"])
 def test_weights_are_weights(name):
     got = weights(name, LOGITS, SEEN, LENGTHS)
     assert torch.allclose(got.sum(-1), torch.ones(2, dtype=torch.float64))

@@ -99,8 +99,9 @@ class Trace:
 
 
 def is_inspectable(parts: Parts) -> bool:
-    """B and D are those of RMSNorms, and of attention that sees a set."""
-    return parts.norm.name == "rms" and parts.positions.on == "nothing"
+    """B and D are those of RMSNorms around attention, and of attention that sees a set and ends in W_O."""
+    plain = not (parts.attention.orders or parts.attention.output or parts.placement.heads_out)
+    return parts.norm.name == "rms" and parts.positions.on == "nothing" and plain
 
 
 def circuit(weights: Weights, parts: Parts, epsilon_M: NDArray) -> Circuit:

@@ -42,7 +42,7 @@ from resharpen.tasks import Metric
 if TYPE_CHECKING:
     import polars as pl
 
-EVERY = "mean of settings"
+EVERY = "mean"
 """What stands where a setting would, for the mean over all of them."""
 Lengths = Literal["all", "new"]
 
@@ -96,6 +96,9 @@ class Models:
     setting: str
     models: int
     diverged: int
+    median: float
+    best: float
+    """The best tenth; both of mean values on new lengths, or over all where there are none."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,10 @@ def compare(
     that the spec names, or else the first."""
     if not (margin > 0 and isfinite(margin)):
         raise UserError(f"margin = {margin}: must be a number above 0, in the unit of the metric")
-    paired = pair(run, variants, other, baseline, weights)
+    return compare_pairs(pair(run, variants, other, baseline, weights), margin)
+
+
+def compare_pairs(paired: Paired, margin: float = MARGIN) -> Comparison:
     correlation = correlation_within_groups(paired.scores, paired.metric.worst)
     worth, worst = correlation.worth(GROUP), paired.sign * paired.metric.worst
     effects: list[Effect] = []
@@ -167,7 +173,7 @@ def compare(
         paired.settings,
         paired.metric,
         paired.unit,
-        weights,
+        paired.weights,
         margin,
         tuple(sorted(effects, key=lambda effect: order[effect.variant, effect.setting])),
         tuple(_at_lengths(paired, worst, worth)),
@@ -270,7 +276,7 @@ def sentence(effect: Effect, of: Comparison) -> str:
     """`peri helps against pre on new lengths: median gain 0.21 TVD (0.18 to 0.25), wins 0.93 of 96 pairs; best tenth:
     helps, 0.11 (0.08 to 0.14)`"""
     where = {"new": "on new lengths", "all": "over all lengths"}[effect.lengths]
-    where += f", {EVERY}" if effect.setting == EVERY else ""
+    where += ", mean of settings" if effect.setting == EVERY else ""
     median, best = (gain.said(of.margin) for gain in (effect.median, effect.best))
     return (
         f"{effect.variant} against {of.baseline} {where}: median {median} {of.metric.label}; "

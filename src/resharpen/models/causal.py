@@ -12,9 +12,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from resharpen.models.layers import Bound
+from resharpen.models.model import Misfit
 from resharpen.optim.hyperparameters import TABLE
+from resharpen.parts.attention.gated import gated
 from resharpen.parts.attention.softmax import softmax
 from resharpen.parts.part import Attention
+from resharpen.parts.parts import Parts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,8 +28,8 @@ def causal_attention(bound: Bound, q: Tensor, k: Tensor, v: Tensor, x_MxNxLxD: T
     import torch
     from torch.nn.functional import scaled_dot_product_attention
 
-    q, k = bound.turned(q, block), bound.turned(k, block)
-    plain = bound.parts.attention is softmax and bound.parts.positions.on != "logits" and bound.record is None
+    q, k = bound.turned(q, k, block)
+    plain = bound.parts.attention in (softmax, gated) and bound.parts.positions.on != "logits" and bound.record is None
     if plain:
         # torch's own attention, because L x L weights of every head and model would not fit in memory at length 700
         out = scaled_dot_product_attention(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), is_causal=True)
@@ -36,6 +39,19 @@ def causal_attention(bound: Bound, q: Tensor, k: Tensor, v: Tensor, x_MxNxLxD: T
     n_Lx1 = torch.arange(1, length + 1, device=q.device)[:, None]
     e = q @ k.mT / math.sqrt(q.shape[-1])
     return bound.weights(e, seen_LxL, n_Lx1, x_MxNxLxD, block) @ v
+
+
+def check_causal(parts: Parts, sizes: Mapping[str, int], width: str) -> None:
+    """Misfit for a part that has no meaning with causal attention of these sizes; `width` is what d_head is called."""
+    heads, d_head = sizes["heads"], sizes["d_head"]
+    if parts.attention.orders and parts.positions.on != "nothing":
+        raise Misfit("positions", f"{parts.attention.name} makes an order by itself and goes without positions")
+    if parts.positions.name == "rope" and d_head % 2:
+        raise Misfit("positions", f"rope turns pairs of features: {width} = {d_head} is odd")
+    if parts.positions.name == "nape" and heads % 2:
+        raise Misfit("positions", f"nape gives positions to half of the heads: heads = {heads} is odd")
+    if parts.placement.queries_keys and d_head == 1:
+        raise Misfit("placement", f"a norm makes a sign of queries and keys of one number: {width} = 1")
 
 
 def sees_only_sets(attention: Attention, sizes: Mapping[str, int]) -> bool:

@@ -5,7 +5,7 @@ Shapes: M models, N sequences, L positions, D width, V tokens, H heads, Q querie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from resharpen.parts.parameter import Parameter
@@ -14,6 +14,11 @@ from resharpen.parts.parts import Parts
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+SITES = {"queries_keys": ("queries", "keys")}
+"""The norms of a position that has several."""
+WIDTHS = {"queries_keys": "d_head", "heads_out": "d_heads"}
+"""What a norm is as wide as, if not as the stream. Heads share the norms of their queries and keys."""
 
 Tensors = Mapping[str, "Tensor"]
 Record = dict[str, Any]
@@ -38,17 +43,18 @@ class Bound:
         self.parts, self._theta, self._hyper, self.record = parts, theta, hyper, record
         self._shaped: dict[int, dict[str, Tensor]] = {}
 
-    def norm(self, position: str, x: Tensor, block: str = "") -> Tensor:
-        """The norm at a position of the placement, the identity where it has none; x is [M, ..., D]."""
+    def norm(self, position: str, x: Tensor, block: str = "", of: str = "") -> Tensor:
+        """The norm at a position of the placement, the identity where it has none; x is [M, ..., D]. `of` says which,
+        where a position has several."""
         if not getattr(self.parts.placement, position):
             return x
-        part = self.parts.norm
-        found = {name: self._theta[norm_parameter(block, name, position)] for name in part.parameters}
+        part, site = self.parts.norm, of or position
+        found = {name: self._theta[norm_parameter(block, name, site)] for name in part.parameters}
         # [M, 1, ..., *shape]: the features of a norm are the last axis
         shaped = {name: g.view(len(g), *(1,) * (x.ndim - g.ndim), *g.shape[1:]) for name, g in found.items()}
         y = part(x, self._values(x.ndim, shaped))
         if self.record is not None:
-            self.record[f"{block}{position}"] = x, y
+            self.record[f"{block}{site}"] = x, y
         return y
 
     def residual_block(self, x: Tensor, update: Callable[[Tensor], Tensor], block: str = "") -> Tensor:
@@ -60,9 +66,11 @@ class Bound:
             self.record[f"{block}update"] = y
         return self.norm("residual", x + self.norm("block_out", y, block), block)
 
-    def turned(self, q_or_k: Tensor, block: str = "") -> Tensor:
-        """Queries or keys [M, N, H, L, d_head] with their positions in them."""
-        return self._positions("queries_keys", q_or_k, block)
+    def turned(self, q: Tensor, k: Tensor, block: str = "") -> tuple[Tensor, Tensor]:
+        """Queries and keys [M, N, H, L, d_head], normalised where the placement says so, with positions in them."""
+        named = {"queries": q, "keys": k}
+        q, k = (self.norm("queries_keys", x, block, name) for name, x in named.items())
+        return self._positions("queries_keys", q, block), self._positions("queries_keys", k, block)
 
     def weights(self, e: Tensor, mask: Tensor, n: Tensor, x: Tensor, block: str = "") -> Tensor:
         """Attention weights [M, N, H, Q, K] from finite logits; n keys are seen, queries are made from x."""
@@ -72,6 +80,18 @@ class Bound:
         if self.record is not None:
             self.record |= {f"{block}logits": e, f"{block}weights": a}
         return a
+
+    @property
+    def leaves_heads(self) -> bool:
+        """Whether what the heads gather goes to W_O as it is."""
+        return self.parts.attention.output is None and not self.parts.placement.heads_out
+
+    def heads_out(self, z: Tensor, x: Tensor, block: str = "") -> Tensor:
+        """What the heads gathered, side by side [M, N, Q, d_heads], on its way to W_O; queries are made from x."""
+        part, z = self.parts.attention, self.norm("heads_out", z, block)
+        if part.output is None:
+            return z
+        return part.output(z, self._values(z.ndim, self._raised(part, block, z.ndim), x=x))
 
     def _positions(self, on: str, x: Tensor, block: str) -> Tensor:
         part = self.parts.positions
@@ -113,12 +133,14 @@ def part_parameter(block: str, name: str, part: Part) -> str:
     return f"{block}{name}_{part.name}"
 
 
-def norm_parameters(parts: Parts, where: Mapping[str, str], d: int) -> dict[str, Parameter]:
-    """What the norms of a placement learn; `where` are their positions, as BLOCK + position -> position."""
+def norm_parameters(parts: Parts, where: Mapping[str, Iterable[str]], sizes: Mapping[str, int]) -> dict[str, Parameter]:
+    """What the norms of a placement learn; `where` are the positions that each block has, "" for the model itself."""
     return {
-        norm_parameter(place.removesuffix(position), name, position): parameter.sized({"d": d})
-        for place, position in where.items()
+        norm_parameter(block, name, site): parameter.sized({"d": sizes[WIDTHS.get(position, "d")]})
+        for block, positions in where.items()
+        for position in positions
         if getattr(parts.placement, position)
+        for site in SITES.get(position, (position,))
         for name, parameter in parts.norm.parameters.items()
     }
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from resharpen.models.causal import causal_attention, sees_only_sets
+from resharpen.models.causal import causal_attention, check_causal, sees_only_sets
 from resharpen.models.layers import Bound, Record, Tensors, attention_parameters, embedding, linear, norm_parameters
 from resharpen.models.model import Model
 from resharpen.parts import parameter
@@ -52,12 +52,15 @@ class Minimal(Model):
         """The smallest that can solve Set Complement: d = d_v = v - 1, d_k = 1."""
         return cls(vocabulary=vocabulary, d=vocabulary - 1, d_k=1, d_v=vocabulary - 1)
 
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {"heads": 1, "d": self.d, "d_head": self.d_k, "d_heads": self.d_v}
+
     def check(self, parts: Parts) -> None:
-        if parts.positions.name == "rope" and self.d_k % 2:
-            raise ValueError(f"rope turns pairs of features: d_k = {self.d_k} is odd; nope fits")
+        check_causal(parts, self._sizes, "d_k")
 
     def sees_order(self, parts: Parts) -> bool:
-        return parts.positions.on != "nothing" or not sees_only_sets(parts.attention, {"heads": 1, "d": self.d})
+        return parts.positions.on != "nothing" or not sees_only_sets(parts.attention, self._sizes)
 
     def parameters(self, parts: Parts) -> dict[str, Parameter]:
         v, d, d_k, d_v = self.vocabulary, self.d, self.d_k, self.d_v
@@ -65,8 +68,8 @@ class Minimal(Model):
         return {
             "E": parameter.embedding(v, d),
             **{name: parameter.matrix(*shape) for name, shape in shapes.items()},
-            **norm_parameters(parts, {position: position for position in POSITIONS}, d),
-            **attention_parameters(parts, "", {"heads": 1, "d": d}),
+            **norm_parameters(parts, {"": POSITIONS}, self._sizes),
+            **attention_parameters(parts, "", self._sizes),
         }
 
     def logits(
@@ -77,7 +80,8 @@ class Minimal(Model):
 
         def attention(h_MxNxLxD: Tensor) -> Tensor:
             q, k, v = (linear(h_MxNxLxD, theta[name])[:, :, None] for name in ("W_Q", "W_K", "W_V"))
-            return linear(causal_attention(bound, q, k, v, h_MxNxLxD)[:, :, 0], theta["W_O"])
+            z_MxNxLxK = causal_attention(bound, q, k, v, h_MxNxLxD)[:, :, 0]
+            return linear(bound.heads_out(z_MxNxLxK, h_MxNxLxD), theta["W_O"])
 
         x_MxNxLxD = bound.norm("embedding_out", embedding(theta["E"], tokens_NxL))
         x_MxNxLxD = bound.residual_block(x_MxNxLxD, attention)
@@ -103,18 +107,25 @@ class Minimal(Model):
         x_MxVxD = bound.norm("embedding_out", theta["E"])
         h_MxVxD = bound.norm("block_in", x_MxVxD)
         q, k, v_MxVxK = (h_MxVxD @ theta[name] for name in ("W_Q", "W_K", "W_V"))
+        q, k = bound.turned(q, k)
         e_MxVxV = k @ q.mT / math.sqrt(self.d_k)  # the row is seen, the column the last token
         last_VxP = one_hot(last_P, self.vocabulary).T.to(e_MxVxV.dtype)
 
         def of_last(x_MxDxV: Tensor) -> Tensor:
             return (x_MxDxV @ last_VxP).mT
 
+        h_MxPx1xD = of_last(h_MxVxD.mT)[:, :, None]
         a_MxPx1x1xV = bound.weights(
             of_last(e_MxVxV)[:, :, None, None],
             present_PxV.T.contiguous().T[:, None, None],
             present_PxV.sum(-1)[:, None, None, None],
-            of_last(h_MxVxD.mT)[:, :, None],
+            h_MxPx1xD,
         )
-        y_MxDxP = (v_MxVxK @ theta["W_O"]).mT @ a_MxPx1x1xV[:, :, 0, 0].mT
+        a_MxVxP = a_MxPx1x1xV[:, :, 0, 0].mT
+        if bound.leaves_heads:
+            y_MxDxP = (v_MxVxK @ theta["W_O"]).mT @ a_MxVxP
+        else:
+            z_MxPx1xK = bound.heads_out((v_MxVxK.mT @ a_MxVxP).mT[:, :, None], h_MxPx1xD)
+            y_MxDxP = (z_MxPx1xK[:, :, 0] @ theta["W_O"]).mT
         x_MxPxD = bound.close_block(of_last(x_MxVxD.mT), y_MxDxP.mT)
         return (theta["U"].mT @ bound.norm("unembedding_in", x_MxPxD).mT).mT

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+class Misfit(ValueError):
+    """A part that has no meaning for a model: which kind of part, and why."""
+
+    def __init__(self, kind: Literal["placement", "norm", "attention", "positions"], why: str):
+        super().__init__(why)
+        self.kind = kind
+
+
 class Model:
     """A frozen dataclass of whole numbers; its fields are the columns that tell models apart in the tables of a run."""
 
@@ -37,7 +45,7 @@ class Model:
         return cls(vocabulary=vocabulary)  # pyright: ignore[reportCallIssue]
 
     def check(self, parts: Parts) -> None:
-        """ValueError, with the reason, for a part that has no meaning here."""
+        """Misfit, with the reason, for a part that has no meaning here."""
 
     def sees_order(self, parts: Parts) -> bool:
         """Whether logits after distinct tokens depend on more than which they are and which is the last."""

@@ -4,7 +4,7 @@
     e_i = q . K h_i        z = sum_i softmax(e)_i V h_i                     logits = phi(z)
                            phi = Linear(d, d) GELU Linear(d, C)
 
-psi and phi have biases, K and V none, and e is not scaled by 1/sqrt(d). Of the five positions of a norm two exist:
+psi and phi have biases, K and V none, and e is not scaled by 1/sqrt(d). Of the positions of a norm two exist:
 `block_in` normalises h_i, for K and V alike, and `block_out` normalises z.
 
 Shapes: M models, N sequences, L positions, D width, C classes. A matrix is [in, out] and acts as x W.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from resharpen.models.layers import Bound, Record, Tensors, attention_parameters, norm_parameters
-from resharpen.models.model import Model
+from resharpen.models.model import Misfit, Model
 from resharpen.parts import parameter
 from resharpen.parts.attention.adaptive_temperature import entropy
 from resharpen.parts.parameter import Parameter
@@ -60,12 +60,16 @@ class Retriever(Model):
         return cls(classes=vocabulary)
 
     def check(self, parts: Parts) -> None:
-        """A retriever has four placements and no others, and its items have no order."""
+        """A retriever has four placements and no others, its items have no order, and its query reads nothing."""
         if parts.placement not in RETRIEVER_PLACEMENTS.values():
-            names = ", ".join(RETRIEVER_PLACEMENTS)
-            raise ValueError(f"a retriever's placements are {names}: norms on h_i and on z only")
+            raise Misfit("placement", "a retriever has norms on h_i and on z, and no others")
         if parts.positions.on != "nothing":
-            raise ValueError("a retriever reads a set: its items have no positions; nope fits")
+            raise Misfit("positions", "a retriever reads a set: its items have no positions")
+        if parts.attention.orders:
+            raise Misfit("attention", f"{parts.attention.name} needs an order, and a retriever reads a set")
+        if parts.attention.output is not None:
+            name = parts.attention.name
+            raise Misfit("attention", f"{name} goes by what the query reads, and a retriever's query is one for all")
 
     def parameters(self, parts: Parts) -> dict[str, Parameter]:
         d, c = self.hidden, self.classes
@@ -74,7 +78,7 @@ class Retriever(Model):
         return {
             **{name: parameter.matrix(*shape) for name, shape in shapes.items()},
             **{name: parameter.bias(size) for name, size in biases.items()},
-            **norm_parameters(parts, {position: position for position in ("block_in", "block_out")}, d),
+            **norm_parameters(parts, {"": ("block_in", "block_out")}, {"d": d}),
             **attention_parameters(parts, "", {"heads": 1, "d": d}),
         }
 

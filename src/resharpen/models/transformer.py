@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from resharpen.models.causal import causal_attention
+from resharpen.models.causal import causal_attention, check_causal
 from resharpen.models.layers import Bound, Record, Tensors, attention_parameters, embedding, linear, norm_parameters
 from resharpen.models.model import Model
 from resharpen.parts import parameter
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IN_BLOCKS = ("block_in", "block_out", "residual")
-"""The positions of a placement that every block has once; the others the model has once."""
+"""The positions of a placement that every block has once."""
+IN_ATTENTION = ("heads_out", "queries_keys")
+"""Those that every attention block has besides; what is left the model has once."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,11 @@ class Transformer(Model):
         return [f"{layer}.{block}." for layer in range(self.layers) for block in ("attention", "mlp")]
 
     def check(self, parts: Parts) -> None:
-        if parts.positions.name == "rope" and self.d_head % 2:
-            raise ValueError(f"d = {self.d}: must be a multiple of twice the {self.heads} heads, for rotary positions")
+        check_causal(parts, self._sizes, "d / heads")
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        return {"heads": self.heads, "d": self.d, "d_head": self.d_head, "d_heads": self.d}
 
     def parameters(self, parts: Parts) -> dict[str, Parameter]:
         d, d_mlp = self.d, self.d_mlp
@@ -75,15 +80,15 @@ class Transformer(Model):
             for block in self.blocks
             for name, shape in (attention if block.endswith("attention.") else mlp).items()
         }
-        once = {position: position for position in POSITIONS if position not in IN_BLOCKS}
-        of_blocks = {block + position: position for block in self.blocks for position in IN_BLOCKS}
-        sizes = {"heads": self.heads, "d": d, "d_head": self.d_head}
-        further = [attention_parameters(parts, block, sizes) for block in self.blocks if block.endswith("attention.")]
+        of_attention = [block for block in self.blocks if block.endswith("attention.")]
+        norms = {"": [position for position in POSITIONS if position not in IN_BLOCKS + IN_ATTENTION]}
+        norms |= {block: IN_BLOCKS + IN_ATTENTION * (block in of_attention) for block in self.blocks}
+        further = [attention_parameters(parts, block, self._sizes) for block in of_attention]
         return {
             "E": parameter.embedding(self.vocabulary, d),
             **matrices,
             "U": parameter.matrix(d, self.vocabulary),
-            **norm_parameters(parts, once | of_blocks, d),
+            **norm_parameters(parts, norms, self._sizes),
             **{name: found for block in further for name, found in block.items()},
         }
 
@@ -98,7 +103,8 @@ class Transformer(Model):
         for block in self.blocks:
 
             def attention(h: Tensor, block: str = block) -> Tensor:
-                return linear(self._attended(bound, theta, h, block), theta[f"{block}W_O"])
+                z = self._attended(bound, theta, h, block)
+                return linear(bound.heads_out(z, h, block), theta[f"{block}W_O"])
 
             def mlp(h: Tensor, block: str = block) -> Tensor:
                 return linear(gelu(linear(h, theta[f"{block}W_1"])), theta[f"{block}W_2"])

@@ -2,9 +2,11 @@
 
 from resharpen import own
 from resharpen.optim.adamw import adamw
+from resharpen.optim.lion import lion
 from resharpen.optim.optimiser import Optimiser
+from resharpen.optim.sgd import sgd
 
-OPTIMISERS = {part.name: part for part in (adamw,)}
+OPTIMISERS = {part.name: part for part in (adamw, sgd, lion)}
 
 
 def find_optimiser(name: str) -> Optimiser:

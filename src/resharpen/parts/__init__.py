@@ -7,7 +7,7 @@ from resharpen.parts.attention import ATTENTIONS
 from resharpen.parts.norms import NORMS
 from resharpen.parts.part import Attention, Norm, Part, Positions
 from resharpen.parts.parts import Parts
-from resharpen.parts.placement import PAPER_PLACEMENTS, PLACEMENTS, POSITIONS, Placement
+from resharpen.parts.placement import PAPER_PLACEMENTS, PLACEMENTS, POSITIONS, STUDIED_PLACEMENTS, WHENCE, Placement
 from resharpen.parts.positions import POSITION_ENCODINGS
 
 __all__ = [
@@ -17,6 +17,8 @@ __all__ = [
     "PLACEMENTS",
     "POSITIONS",
     "POSITION_ENCODINGS",
+    "STUDIED_PLACEMENTS",
+    "WHENCE",
     "Attention",
     "Norm",
     "Part",

@@ -10,6 +10,8 @@ hyperparameter that is drawn anyway; all are shaped to broadcast.
     norm(x, p)              x [M, ..., D] -> the same shape
     attention(e, mask, p)   e [M, N, H, Q, K] finite logits, mask true where a key is seen -> weights, 0 elsewhere;
                             p.n keys that a query sees [N, 1, Q, 1], p.x what queries are made from [M, N, Q, D]
+    output(z, p)            of an attention: what the heads gathered, side by side [M, N, Q, d_heads], on its way to W_O
+                            -> the same shape
     positions(x, p)         on="queries_keys": q or k [M, N, H, L, d_head] -> the same shape
     positions(e, p)         on="logits": e [M, N, H, L, L] -> the same shape
 
@@ -50,6 +52,10 @@ class Norm(Part):
 class Attention(Part):
     trains: bool = True
     """Whether it is one to train with; else only to read trained models with."""
+    orders: bool = False
+    """Whether it makes an order of the keys by itself: it needs one to begin with, and no positions besides."""
+    output: Callable[..., Any] | None = None
+    """What becomes of the heads' output, if anything."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,11 +69,18 @@ def norm(hyperparameters: Mapping[str, Row] | None = None, **parameters: Paramet
 
 
 def attention(
-    hyperparameters: Mapping[str, Row] | None = None, trains: bool = True, **parameters: Parameter
+    hyperparameters: Mapping[str, Row] | None = None,
+    trains: bool = True,
+    orders: bool = False,
+    output: Callable[..., Any] | None = None,
+    **parameters: Parameter,
 ) -> Callable[..., Attention]:
-    """Declare an attention: from logits to weights. A learned parameter may have the sizes "heads" and "d"; it is
-    [M, 1, *shape, 1, ...] with as many axes as the logits, so one number a head broadcasts."""
-    return lambda function: Attention(_name(function), function, parameters, hyperparameters or {}, trains)
+    """Declare an attention: from logits to weights. A learned parameter may have the sizes "heads", "d", "d_head" and
+    "d_heads", all heads side by side; it is [M, 1, *shape, 1, ...] with as many axes as the logits, so one number a
+    head broadcasts."""
+    return lambda function: Attention(
+        _name(function), function, parameters, hyperparameters or {}, trains, orders, output
+    )
 
 
 def positions(

@@ -1,10 +1,12 @@
-"""Where the norms stand: five yes/no positions, named.
+"""Where the norms stand: seven yes/no positions, named.
 
     x = embedding                           embedding_out normalises x
     for every block f:  h = x               block_in normalises h
                         y = f(h)            block_out normalises y
                         x = x + y           residual normalises x
     logits = x U                            unembedding_in normalises x
+    in attention:       z = heads           heads_out normalises z, all heads side by side, before y = z W_O
+                        q, k of a head      queries_keys normalises each, before positions turn them
 
 `Bound` in `models/layers.py` is the only place that acts on them.
 """
@@ -21,6 +23,8 @@ class Placement:
     block_out: bool = False
     residual: bool = False
     unembedding_in: bool = False
+    heads_out: bool = False
+    queries_keys: bool = False
 
 
 POSITIONS = tuple(field.name for field in fields(Placement))
@@ -31,9 +35,32 @@ PLACEMENTS = {
     "post": Placement(residual=True),
     "peri": Placement(block_in=True, block_out=True, unembedding_in=True),
     "peri-init": Placement(embedding_out=True, block_in=True, block_out=True, unembedding_in=True),
-    # ours: no norm at all; the block of OLMo 2 and Swin v2; the usual Pre-LN of GPT-2 and Llama
+    # ours
     "none": Placement(),
     "out": Placement(block_out=True),
     "pre-final": Placement(block_in=True, unembedding_in=True),
+    # with the norms inside attention
+    "heads-out": Placement(heads_out=True),
+    "olmo2": Placement(block_out=True, unembedding_in=True, queries_keys=True),
+    "qwen3": Placement(block_in=True, unembedding_in=True, queries_keys=True),
+    "gemma3": Placement(block_in=True, block_out=True, unembedding_in=True, queries_keys=True),
 }
 PAPER_PLACEMENTS = ("pre", "post", "peri", "peri-init")
+STUDIED_PLACEMENTS = (*PAPER_PLACEMENTS, "none", "out", "pre-final")
+"""What the shelf compares: all that have norms around blocks only."""
+
+WHENCE = {
+    "pre": "the paper",
+    "post": "the paper; Vaswani et al., 2017",
+    "peri": "the paper; the block of Gemma 2",
+    "peri-init": "the paper",
+    "none": "ours",
+    "out": "ours; res-post-norm of Swin v2, the block of OLMo 2",
+    "pre-final": "the usual Pre-LN of GPT-2 and Llama",
+    "heads-out": "where differential attention has its norm",
+    "olmo2": "OLMo 2",
+    "qwen3": "Qwen 3, ViT-22B",
+    "gemma3": "Gemma 3",
+}
+"""Who else has the norms there. Norms only: Gemma 2 also scales its embedding by sqrt(d) and caps its logits, OLMo 2
+normalises the queries of all heads as one vector, Swin v2 has cosines for attention logits."""

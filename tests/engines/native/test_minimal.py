@@ -13,7 +13,7 @@ from resharpen.engines.base import Ensemble, part, weights_of
 from resharpen.engines.native.minimal import NativeMinimal, sample
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import Minimal
-from resharpen.parts import PLACEMENTS
+from resharpen.parts import STUDIED_PLACEMENTS
 from resharpen.tasks import Batch, SetComplement
 
 
@@ -24,7 +24,7 @@ def check_parity(problem, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("v", "s"), [(16, 8), (25, 8), (16, 2), (25, 2)])
-@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("placement", STUDIED_PLACEMENTS)
 def test_parity_at_larger_v(placement, v, s):
     check_parity(minimal_problem(placement, v, s))
 

@@ -192,7 +192,7 @@ def test_what_it_cannot_do():
     problem = retriever_problem("none", hidden=16)
     ensemble = make_ensemble(problem)
     reader = NativeRetriever(retriever_problem("none", 16, attention="adaptive-temperature"), ensemble)
-    with pytest.raises(ValueError, match="only softmax and log-n"):
+    with pytest.raises(ValueError, match="only softmax, log-n and ssmax"):
         reader.advance(1)
     items, labels, mask = problem.minibatch(0, 0)
     engine = NativeRetriever(problem, ensemble)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, Structure, c_bool, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_bool, c_int32, c_int64, c_uint8, c_void_p
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from resharpen.engines.native import build
 from resharpen.models import Model
 from resharpen.optim.adamw import adamw
 from resharpen.optim.schedule import step_table
-from resharpen.parts import ATTENTIONS, NORMS, POSITION_ENCODINGS, POSITIONS
+from resharpen.parts import ATTENTIONS, NORMS, POSITION_ENCODINGS, POSITIONS, Parts
 from resharpen.tasks import Batch
 
 LANES = 16
@@ -36,9 +36,35 @@ HYPERPARAMETERS = (
     "max_gradient_norm",
 )
 """In the order of the struct in kernels/adamw.h."""
+NORM_POSITIONS = (
+    "embedding_out",
+    "block_in",
+    "block_out",
+    "residual",
+    "unembedding_in",
+    "heads_out",
+    "queries_keys",
+)
+KNOWN = {
+    "attention": ("softmax", "log-n", "ssmax", "adaptive-temperature"),
+    "norm": ("rms", "layer"),
+    "positions": ("rope", "nope", "alibi"),
+}
+"""Parts in the order of their enumerations in kernels/training.h; no kernel knows all."""
 
 Floats = NDArray[np.float32]
 Positions = dict[str, NDArray[np.int64]]
+
+
+class Variant(Structure):
+    """What a problem's parts are, as in kernels/training.h."""
+
+    _fields_ = (*((position, c_bool) for position in NORM_POSITIONS), *((kind, c_uint8) for kind in KNOWN))
+
+
+def variant_of(parts: Parts) -> Variant:
+    norms = {position: getattr(parts.placement, position) for position in POSITIONS}
+    return Variant(**norms, **{kind: names.index(getattr(parts, kind).name) for kind, names in KNOWN.items()})
 
 
 class Training(Structure):
@@ -53,7 +79,7 @@ class Training(Structure):
         ("first_step", c_int64),
         ("n_steps", c_int32),
         ("n_models", c_int32),
-        ("placement", c_bool * len(POSITIONS)),
+        ("variant", Variant),
     )
 
 
@@ -73,8 +99,8 @@ class NativeEngine:
         self.problem, self.ensemble = problem, ensemble
         self._kernel = self.kernel(problem.model, march)
         self._key = np.array(problem.batch_key, np.uint32)
-        placement, parameters = problem.parts.placement, problem.model.parameters(problem.parts)
-        self._placement = np.array([getattr(placement, position) for position in POSITIONS], np.bool_)
+        parameters = problem.model.parameters(problem.parts)
+        self._variant = variant_of(problem.parts)
         shapes = {name: tuple(map(int, parameter.shape)) for name, parameter in parameters.items()}
         self._positions, self._n_floats = self._layout(shapes)
         self._state_RxPartsxX = self._rows(len(PARTS), self._n_floats)
@@ -165,7 +191,7 @@ class NativeEngine:
             first_step=self.step,
             n_steps=n,
             n_models=self._n_models,
-            placement=tuple(self._placement.tolist()),
+            variant=self._variant,
         )
         self._kernel.train(ctypes.byref(training), *arguments)
         self.step += n
@@ -195,18 +221,38 @@ def one_after_another(shapes: Mapping[str, tuple[int, ...]], multiple: int) -> t
     return found, start
 
 
-def unknown_part(problem: Problem, attentions: Sequence[str], positions: str) -> str:
+def unknown_part(
+    problem: Problem,
+    attentions: Sequence[str],
+    positions: Sequence[str] = ("nope",),
+    norms: Sequence[str] = ("rms",),
+    norm_positions: Sequence[str] = NORM_POSITIONS[:5],
+) -> str:
     """The first part of a problem that a kernel does not know, with those that it does; empty if it knows all."""
     parts = problem.parts
+    for position in ("heads_out", "queries_keys"):
+        if getattr(parts.placement, position):
+            return f"it does not know norms at {position}, only around blocks"
     for what, part, there, names in (
-        ("norm", parts.norm, NORMS, ("rms",)),
+        ("norm", parts.norm, NORMS, norms),
         ("attention", parts.attention, ATTENTIONS, attentions),
-        ("positions", parts.positions, POSITION_ENCODINGS, (positions,)),
+        ("positions", parts.positions, POSITION_ENCODINGS, positions),
         ("optimiser", problem.optimiser, {"adamw": adamw}, ("adamw",)),
     ):
-        if not any(part is there[name] for name in names):  # a part of the user's may have the name of a built-in one
-            return f"it does not know the {what} '{part.name}', only {' and '.join(names)}"
+        # a part of the user's may have the name of a built-in one
+        if not any(part is there.get(name) for name in names):
+            return f"it does not know the {what} '{part.name}', only {one_of(names)}"
+    for position in POSITIONS:
+        if getattr(parts.placement, position) and position not in norm_positions:
+            return f"it does not know a norm at {position}, only at {one_of(norm_positions)}"
     return ""
+
+
+def one_of(names: Sequence[str]) -> str:
+    """>>> one_of(["softmax", "log-n", "ssmax"])
+    'softmax, log-n and ssmax'
+    """
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def padded(n: int, multiple: int = LANES) -> int:

@@ -63,7 +63,7 @@ class NativeMinimal(NativeEngine):
             return f"v = {problem.task.v}: it keeps a set of tokens in 32 bits"
         if problem.batch >= 2**16:
             return f"batch = {problem.batch}: it counts up to 65,535 sequences"
-        return unknown_part(problem, ("softmax",), "nope")
+        return unknown_part(problem, ("softmax",))
 
     def measure(self, weights: Arrays, validation: ValidationSet, report: bool = False) -> Measures:
         """TVD of every scored prefix, [M, P]."""
@@ -72,7 +72,7 @@ class NativeMinimal(NativeEngine):
         self._kernel.evaluate(
             theta_RxW.ctypes.data,
             self._hyper_RxH.ctypes.data,
-            pointer(self._placement),
+            ctypes.byref(self._variant),
             len(last_P),
             *map(pointer, (last_P, set_P, where_P)),
             tvd_RxP.ctypes.data,

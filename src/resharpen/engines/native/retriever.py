@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from resharpen.engines.base import Arrays, Measures, Problem
 from resharpen.engines.native.base import (
+    KNOWN,
     LANES,
     NativeEngine,
     Positions,
@@ -32,9 +33,7 @@ from resharpen.tasks.max_retrieval import RetrievalSet
 
 ITEMS_AT_ONCE = 2**18
 """Bound on the items of a validation set that are in memory at a time."""
-REMEDIES = ("softmax", "adaptive-temperature", "log-n")
-"""What the kernel knows, in the order of its enumeration."""
-TRAINED_WITH = ("softmax", "log-n")
+TRAINED_WITH = ("softmax", "log-n", "ssmax")
 
 
 @cache
@@ -45,9 +44,9 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
         "retriever",
         {"H": model.hidden, "C": model.classes},
         march,
-        train=[c_int32, *pointers, c_int32, c_int32, c_void_p, c_uint32],
+        train=[*pointers, c_int32, c_int32, c_void_p, c_uint32],
         evaluate=[
-            *(c_void_p, c_int32, c_void_p, c_void_p, c_int32, c_int32, c_void_p, c_void_p, c_void_p, c_int64),
+            *(c_void_p, c_int32, c_void_p, c_void_p, c_int32, c_void_p, c_void_p, c_void_p, c_int64),
             *pointers[:3],
         ],
         sample=[c_void_p, c_uint32, c_uint32, c_int32, c_int32, *pointers],
@@ -69,7 +68,8 @@ class NativeRetriever(NativeEngine):
             return f"hidden = {model.hidden}: it takes multiples of {LANES}"
         if task.classes > LANES:
             return f"classes = {task.classes}: it takes up to {LANES}"
-        return unknown_part(problem, TRAINED_WITH if training else REMEDIES, "nope")
+        attentions = TRAINED_WITH if training else KNOWN["attention"]
+        return unknown_part(problem, attentions, norm_positions=("block_in", "block_out"))
 
     def measure(self, weights: Arrays, validation: RetrievalSet, report: bool = False) -> Measures:
         """1 for a right and 0 for a wrong answer to every sequence, nan without finite logits; for a report also
@@ -84,8 +84,8 @@ class NativeRetriever(NativeEngine):
             self._kernel.evaluate(
                 pointer(theta_MxW),
                 self._n_models,
-                *map(pointer, (self._hyper_RxH, self._placement)),
-                self._remedy,
+                pointer(self._hyper_RxH),
+                ctypes.byref(self._variant),
                 len(label_N),
                 *map(pointer, (begin_N, items, label_N)),
                 n_sequences,
@@ -96,10 +96,6 @@ class NativeRetriever(NativeEngine):
             )
             done += len(label_N)
         return out
-
-    @property
-    def _remedy(self) -> int:
-        return REMEDIES.index(self.problem.parts.attention.name)
 
     def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Positions, int]:
         return one_after_another(shapes, LANES)
@@ -117,7 +113,7 @@ class NativeRetriever(NativeEngine):
 
     def _train_on(self, n: int, batch: int, length: int, given: tuple[NDArray, ...] | None = None) -> None:
         arrays = [None] * 4 if given is None else map(pointer, given)
-        self._train(n, self._remedy, *arrays, batch, length, pointer(self._key), self.ensemble.group)
+        self._train(n, *arrays, batch, length, pointer(self._key), self.ensemble.group)
 
 
 def sample(problem: Problem, group: int, step: int) -> tuple[NDArray, ...]:

@@ -18,13 +18,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.engines.base import Arrays, Ensemble, Measures, Problem
-from resharpen.engines.native.base import Floats, NativeEngine, Positions, load_kernel, padded, pointer, unknown_part
+from resharpen.engines.native.base import (
+    NORM_POSITIONS,
+    Floats,
+    NativeEngine,
+    Positions,
+    load_kernel,
+    padded,
+    pointer,
+    unknown_part,
+)
 from resharpen.models import Model, Transformer
 from resharpen.tasks import Batch, Examples, Language, Task
 from resharpen.tasks.automaton import Automaton
 
 SCORED_AT_ONCE = 2**21
 """Bound on positions x tokens in one evaluation call."""
+TRAINED_WITH = ("softmax", "log-n", "ssmax")
 
 
 class Tables(Structure):
@@ -69,7 +79,7 @@ class NativeTransformer(NativeEngine):
         task = problem.task
         if type(task).score not in (Task.score, Language.score):
             return f"it scores TVD and marked logits, and {task.name} scores something else"
-        return unknown_part(problem, ("softmax",), "rope")
+        return unknown_part(problem, TRAINED_WITH, ("rope", "nope", "alibi"), ("rms", "layer"), NORM_POSITIONS)
 
     def measure(self, weights: Arrays, validation: Any, report: bool = False) -> Measures:
         """TVD of every scored prefix and the logit of its marked token, [M, P]; nan, at no cost, for nan weights."""
@@ -86,7 +96,7 @@ class NativeTransformer(NativeEngine):
         return self.problem.model
 
     def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Positions, int]:
-        return positions(self._model, [name for name in shapes if shapes[name] == (self._model.d,)])
+        return positions(self._model, list(shapes))
 
     def _train_own(self, n: int) -> None:
         if self._sampler is not None:
@@ -104,7 +114,7 @@ class NativeTransformer(NativeEngine):
         longest = int(lengths_SxN.max())
         self._check_tokens(inputs)
         self._check_tokens(targets)
-        arrays = (*rotation(longest, self._model.d_head), inputs, targets, lengths_SxN)
+        arrays = (*self._rotation(longest), inputs, targets, lengths_SxN)
         self._train(n, *map(pointer, arrays), batch, longest)
 
     def _scores(self, theta_MxX: Floats, examples: Examples) -> Measures:
@@ -118,13 +128,14 @@ class NativeTransformer(NativeEngine):
         marked = int(truth["marked"][0]) if len(truth.get("marked", ())) else -1  # one token for all of a set
         shape = (len(theta_MxX), len(p_star))
         out = {name: np.full(shape, np.nan, np.float32) for name in self.problem.task.measures}
-        arrays = (self._placement, *rotation(longest, self._model.d_head), tokens, lengths, scored)
+        arrays = (*self._rotation(longest), tokens, lengths, scored)
         for i, (theta_X, epsilon) in enumerate(zip(theta_MxX, self._hyper_RxH[:, 0], strict=True)):
             if np.isnan(theta_X[0]):
                 continue
             self._kernel.evaluate(
                 pointer(theta_X),
                 float(epsilon),
+                ctypes.byref(self._variant),
                 *map(pointer, arrays),
                 len(lengths),
                 longest,
@@ -133,6 +144,10 @@ class NativeTransformer(NativeEngine):
                 *(pointer(out[name][i]) if name in out else None for name in ("tvd", "marked")),
             )
         return out
+
+    def _rotation(self, longest: int) -> tuple[Floats, Floats]:
+        rope = self.problem.parts.positions.name == "rope"
+        return rotation(longest if rope else 0, self._model.d_head)
 
     def _check_tokens(self, tokens: NDArray[np.int32]) -> None:
         if len(tokens) and not (tokens.min() >= 0 and tokens.max() < self._model.vocabulary):
@@ -185,7 +200,7 @@ def rotation(longest: int, d_head: int) -> tuple[Floats, Floats]:
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
 
 
-def positions(model: Transformer, gains: Sequence[str]) -> tuple[Positions, int]:
+def positions(model: Transformer, names: Sequence[str]) -> tuple[Positions, int]:
     """Where each weight lies in the kernel's array, by name and in the shape of the tensor, and the array's size."""
     d, d_mlp, v, head = map(padded, (model.d, model.d_mlp, model.vocabulary, model.d_head))
     attended = model.heads * head
@@ -210,7 +225,11 @@ def positions(model: Transformer, gains: Sequence[str]) -> tuple[Positions, int]
         place({f"{m}W_1": (width, hidden)}, d, d_mlp)
         place({f"{m}W_2": (hidden, width)}, d_mlp, d)
     place({"U": (width, tokens)}, d, v)
-    for name in gains:
-        found[name] = start + width
-        start += d
+    of_head, heads = np.arange(model.d_head), np.arange(model.heads)
+    elsewhere = {"heads_out": (column_D, attended), "queries": (of_head, head), "keys": (of_head, head)}
+    elsewhere |= {"ssmax": (heads, padded(model.heads))}
+    for name in names[len(found) :]:  # of norms and attention: NAME_WHERE
+        where, size = elsewhere.get(name.split("_", 1)[1], (width, d))
+        found[name] = start + where
+        start += size
     return found, start

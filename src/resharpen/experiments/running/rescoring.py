@@ -10,6 +10,7 @@ import numpy as np
 from resharpen import own
 from resharpen.engines.base import Engine, part
 from resharpen.engines.choose import make_engine, why_not_native
+from resharpen.errors import UserError
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.tables import lengths_table
 from resharpen.experiments.running.training import WEIGHTS
@@ -25,7 +26,8 @@ def rescore(run: Run, attention: str, selection: str = "best") -> pl.DataFrame:
     import polars as pl
 
     attention = own.refer(attention) if own.is_own(attention) else attention
-    find_attention(attention)  # a misspelt name says so before anything is read
+    if learned := find_attention(attention).parameters:  # and a misspelt name says so before anything is read
+        raise UserError(f"'{own.short(attention)}' learns {', '.join(learned)}: models have to be trained with it")
     return pl.concat([_rescore_shard(run, shard, attention, selection) for shard in run.done()])
 
 
@@ -45,7 +47,7 @@ def _rescore_shard(run: Run, shard: Shard, attention: str, selection: str) -> pl
 
 def _reader(experiment: Experiment, shard: Shard, attention: str) -> Engine:
     """An engine that reads with the remedy: native where the run is and its kernel knows it."""
-    problem = experiment.problem(shard)
-    problem = replace(problem, parts=replace(problem.parts, attention=find_attention(attention)))
-    native = experiment.variants[shard.variant].engine == "native" and not why_not_native(problem, training=False)
+    variant, problem = experiment.variants[shard.variant], experiment.problem(shard)
+    problem = replace(problem, parts=replace(variant, attention=attention).parts(problem.model))
+    native = variant.engine == "native" and not why_not_native(problem, training=False)
     return make_engine("native" if native else "torch", problem, experiment.ensemble(shard))

@@ -2,18 +2,19 @@
 
     model        another network, or other sizes, than the setting's          transformer
     placement    where norms stand                                            pre, post, peri, ...
-    norm         what they do                                                 rms
-    attention    from logits to weights                                       softmax, log-n
-    positions    how order gets in                                            rope, nope
-    optimiser    how weights change                                           adamw
+    norm         what they do                                                 rms, layer, ...
+    attention    from logits to weights                                       softmax, log-n, ...
+    positions    how order gets in                                            rope, nope, ...
+    optimiser    how weights change                                           adamw, sgd, ...
 
-What a sum leaves out has its default; placement and positions have that of the model. A term may be `FILE.py:NAME`.
+What a sum leaves out has its default; placement and positions have that of the model, and an attention that makes an
+order by itself has no positions. A term may be `FILE.py:NAME`. `resharpen parts` shows what there is.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 from resharpen import own
 from resharpen.errors import UserError, unknown
 from resharpen.models import MODELS, Model, find_model
+from resharpen.models.model import Misfit
 from resharpen.optim import OPTIMISERS
 from resharpen.optim.optimiser import Optimiser
 from resharpen.parts import (
@@ -98,9 +100,14 @@ class Variant:
         """The same with nothing left open, for the model that it means."""
         placement = self.placement or next(iter(model.placements))
         if isinstance(placement, str) and placement not in model.placements:
+            if placement in PLACEMENTS:
+                raise UserError(f"a {own.short(model.kind)} has no placement '{placement}'{_fit(model.placements)}")
             raise unknown("placement", placement, model.placements)
-        network = self.model and self.model.resolved(model)
-        return replace(self, placement=placement, positions=self.positions or type(model).positions, model=network)
+        network, positions = self.model and self.model.resolved(model), self.positions or self.usual_positions(model)
+        return replace(self, placement=placement, positions=positions, model=network)
+
+    def usual_positions(self, model: Model) -> str:
+        return "nope" if find_attention(self.attention).orders else type(model).positions
 
     def parts(self, model: Model) -> Parts:
         """The parts themselves, checked to have a meaning for the model; UserError if one has none."""
@@ -114,7 +121,11 @@ class Variant:
             find_attention(self.attention),
             find_positions(positions),
         )
-        model.check(found)
+        try:
+            model.check(found)
+        except Misfit as misfit:
+            fits = [name for name, part in _candidates(misfit.kind, model) if _fits(model, found, misfit.kind, part)]
+            raise UserError(f"{misfit}{_fit(fits)}") from misfit
         return found
 
     def columns(self, model: Model) -> dict[str, str]:
@@ -135,6 +146,24 @@ class Variant:
         return data | ({"model": self.model.as_data()} if self.model else {})
 
 
+def _candidates(kind: str, model: Model) -> Iterable[tuple[str, Any]]:
+    """Built-in parts of a kind that a model could be trained with."""
+    catalogue = model.placements if kind == "placement" else _CATALOGUES[kind]
+    return [(name, part) for name, part in catalogue.items() if getattr(part, "trains", True)]
+
+
+def _fit(names: Collection[str]) -> str:
+    return f"; {', '.join(names)} fit{'s' * (len(names) == 1)}" if names else ""
+
+
+def _fits(model: Model, parts: Parts, kind: str, part: Any) -> bool:
+    try:
+        model.check(replace(parts, **{kind: part}))
+    except Misfit:
+        return False
+    return True
+
+
 def placement_name(placement: str | Placement | None) -> str:
     """>>> placement_name(Placement(block_in=True, residual=True)), placement_name(Placement()), placement_name("peri")
     ('block_in & residual', 'no norm', 'peri')
@@ -146,7 +175,7 @@ def placement_name(placement: str | Placement | None) -> str:
 
 def sum_name(variant: Variant, model: Model) -> str:
     """What a resolved variant is called if nobody gave it a name: its parts, without those that are usual."""
-    usual = {"positions": type(model).positions, **DEFAULTS}
+    usual = {"positions": variant.usual_positions(model), **DEFAULTS}
     further = [getattr(variant, name) for name in PARTS[1:] if getattr(variant, name) != usual[name]]
     network = [variant.model.kind] if variant.model and variant.model.kind else []
     return "+".join(own.short(str(x)) for x in (*network, variant.placement, *further))
@@ -167,7 +196,7 @@ def parse_sum(text: str, base: Path | None = None) -> Variant:
     Variant(placement='peri', norm='rms', attention='log-n', positions=None, optimiser='adamw', model=None, engine=None)
     """
     chosen: dict[str, Any] = {}
-    for term in (term.strip() for term in text.split("+")):
+    for term in _terms(text, base):
         reference = own.refer(term, base) if own.is_own(term) else term
         kind = _kind_of(reference)
         if kind in chosen:
@@ -176,6 +205,19 @@ def parse_sum(text: str, base: Path | None = None) -> Variant:
     if "model" in chosen:
         chosen["model"] = ModelChange(chosen["model"])
     return Variant(**chosen)
+
+
+def _terms(text: str, base: Path | None) -> list[str]:
+    """What is added up. The path of an own file may have a '+' in it: then it begins further to the left."""
+    terms: list[str] = []
+    for piece in (piece.strip() for piece in text.split("+")):
+        terms.append(piece)
+        for first in reversed(range(len(terms))):
+            whole = "+".join(terms[first:])
+            if own.is_own(whole) and own.is_there(whole, base):
+                terms[first:] = [whole]
+                break
+    return terms
 
 
 def _kind_of(name: str) -> str:

@@ -1,7 +1,14 @@
 """From attention logits to attention weights, by name: a file each."""
 
 from resharpen.parts.attention.adaptive_temperature import adaptive_temperature
+from resharpen.parts.attention.asentmax import asentmax
+from resharpen.parts.attention.entmax import entmax
+from resharpen.parts.attention.gated import gated
 from resharpen.parts.attention.log_n import log_n
 from resharpen.parts.attention.softmax import softmax
+from resharpen.parts.attention.ssmax import ssmax
+from resharpen.parts.attention.stick_breaking import stick_breaking
 
-ATTENTIONS = {part.name: part for part in (softmax, log_n, adaptive_temperature)}
+ATTENTIONS = {
+    part.name: part for part in (softmax, log_n, ssmax, entmax, asentmax, stick_breaking, gated, adaptive_temperature)
+}

@@ -1,5 +1,7 @@
 """Norm functions, by name: a file each."""
 
+from resharpen.parts.norms.dyt import dyt
+from resharpen.parts.norms.layer import layer
 from resharpen.parts.norms.rms import rms
 
-NORMS = {part.name: part for part in (rms,)}
+NORMS = {part.name: part for part in (rms, layer, dyt)}

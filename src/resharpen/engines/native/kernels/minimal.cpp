@@ -13,7 +13,8 @@ extern "C" {
 void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targets, int32_t n, int32_t length,
            const uint32_t* key, uint32_t group, bool merge) {
     const FlushSubnormals flush;
-    const auto model = std::make_unique<Minimal>(a->placement, Minimal::subsets_pay(length), *a->hyperparameters);
+    const auto model =
+        std::make_unique<Minimal>(a->variant.placement, Minimal::subsets_pay(length), *a->hyperparameters);
     const auto gradient = std::make_unique<f32x16[]>(Minimal::kMostParameters);
     Minibatch<V> batch(merge);
     const Parts parts(a->state, model->size);
@@ -32,10 +33,10 @@ void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targ
 }
 
 // TVD [n, 16] of n states, given sorted by last token and set; state i is written to tvd[where[i]].
-void evaluate(const f32x16* theta, const Hyperparameters<f32x16>* hyperparameters, const Placement* placement,
-              int32_t n, const int32_t* last, const uint32_t* set, const int32_t* where, f32x16* tvd) {
+void evaluate(const f32x16* theta, const Hyperparameters<f32x16>* hyperparameters, const Variant* variant, int32_t n,
+              const int32_t* last, const uint32_t* set, const int32_t* where, f32x16* tvd) {
     const FlushSubnormals flush;
-    const auto model = std::make_unique<Minimal>(*placement, Minimal::subsets_pay(V), *hyperparameters);
+    const auto model = std::make_unique<Minimal>(variant->placement, Minimal::subsets_pay(V), *hyperparameters);
     model->evaluate(theta, n, last, set, where, tvd);
 }
 

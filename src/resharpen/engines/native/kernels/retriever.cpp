@@ -19,7 +19,7 @@ extern "C" {
 
 // Advance an ensemble by n_steps, a model after the other: its weights and moments stay in the cache meanwhile. On its
 // own minibatches or, for a single step, on the given one, [n, length] padded.
-void train(const Training<float>* a, int32_t remedy, const float* priority, const int32_t* kind, const int32_t* lengths,
+void train(const Training<float>* a, const float* priority, const int32_t* kind, const int32_t* lengths,
            const int32_t* labels, int32_t n, int32_t length, const uint32_t* key, uint32_t group) {
     const FlushSubnormals flush;
     std::vector<RetrievalBatch> batches(a->n_steps);
@@ -35,7 +35,7 @@ void train(const Training<float>* a, int32_t remedy, const float* priority, cons
             batches[i].close(labels[s]);
         }
     }
-    const auto model = std::make_unique<Retriever>(a->placement, Remedy(remedy));
+    const auto model = std::make_unique<Retriever>(a->variant);
     const int vectors = model->size / kLanes;
     std::vector<f32x16> gradient(vectors);
     for (int m = 0; m < a->n_models; m++) {
@@ -54,10 +54,10 @@ void train(const Training<float>* a, int32_t remedy, const float* priority, cons
 
 // Scores of n sequences for every model, [models, stride] each or null; `begin` has n + 1 entries.
 void evaluate(const float* theta, int32_t n_models, const Hyperparameters<float>* hyperparameters,
-              const Placement* placement, int32_t remedy, int32_t n, const int32_t* begin, const Item* items,
-              const int32_t* labels, int64_t stride, float* correct, float* entropy, float* largest) {
+              const Variant* variant, int32_t n, const int32_t* begin, const Item* items, const int32_t* labels,
+              int64_t stride, float* correct, float* entropy, float* largest) {
     const FlushSubnormals flush;
-    const auto model = std::make_unique<Retriever>(*placement, Remedy(remedy));
+    const auto model = std::make_unique<Retriever>(*variant);
     for (int m = 0; m < n_models; m++) {
         auto of = [&](float* all) { return all ? all + m * stride : nullptr; };
         model->evaluate(theta + std::size_t(m) * model->size, hyperparameters[m].rms_epsilon, n, begin, items, labels,

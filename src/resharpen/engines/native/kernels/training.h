@@ -5,11 +5,22 @@
 
 namespace resharpen {
 
+// What a variant is made of; `parts/` has the formulas. Mirrored, like what follows, by `engines/native/base.py`.
 struct Placement {
-    bool embedding_out, block_in, block_out, residual, unembedding_in;
+    bool embedding_out, block_in, block_out, residual, unembedding_in, heads_out, queries_keys;
+};
+enum class Remedy : uint8_t { softmax, log_n, ssmax, adaptive_temperature };  // how attention logits become weights
+enum class NormFunction : uint8_t { rms, layer };
+enum class Encoding : uint8_t { rope, nope, alibi };  // of positions
+
+struct Variant {
+    Placement placement;
+    Remedy attention;
+    NormFunction norm;
+    Encoding positions;
 };
 
-// Mirrored by `engines/native/base.py`. Arrays of floats are aligned to 64 bytes.
+// Arrays of floats are aligned to 64 bytes.
 template <class T>
 struct Training {
     T* state;              // theta, m, v, ema of a model one after another
@@ -19,7 +30,7 @@ struct Training {
     const StepRow<T>* table;  // [models, steps], or [steps] of vectors
     int64_t first_step;
     int32_t n_steps, n_models;
-    Placement placement;
+    Variant variant;
 
     // After the update of a step: it counts unless the model diverged by then.
     void add_loss(int model, double of_step) const {

@@ -26,7 +26,7 @@ extern "C" {
 void train(const Training<float>* a, const float* cosine, const float* sine, const int32_t* inputs,
            const int32_t* targets, const int32_t* lengths, int32_t n, int32_t longest) {
     const FlushSubnormals flush;
-    const auto model = std::make_unique<Transformer>(a->placement, Rotation{cosine, sine}, longest, true);
+    const auto model = std::make_unique<Transformer>(a->variant, Rotation{cosine, sine}, longest, true);
     const int vectors = model->size / kLanes;
     std::vector<f32x16> gradient(vectors);
     for (int m = 0; m < a->n_models; m++) {
@@ -49,11 +49,11 @@ void train(const Training<float>* a, const float* cosine, const float* sine, con
 }
 
 // One model's scores of n sequences at their scored positions, one after another.
-void evaluate(const float* theta, float epsilon, const Placement* placement, const float* cosine, const float* sine,
+void evaluate(const float* theta, float epsilon, const Variant* variant, const float* cosine, const float* sine,
               const int32_t* inputs, const int32_t* lengths, const uint8_t* scored, int32_t n, int32_t longest,
               const float* p_star, int32_t marked, float* tvd, float* logit) {
     const FlushSubnormals flush;
-    const auto model = std::make_unique<Transformer>(*placement, Rotation{cosine, sine}, longest, false);
+    const auto model = std::make_unique<Transformer>(*variant, Rotation{cosine, sine}, longest, false);
     model->prepare(theta, epsilon, false);
     for (int i = 0; i < n; i++) {
         model->evaluate(inputs, lengths[i], scored, p_star, marked, tvd, logit);

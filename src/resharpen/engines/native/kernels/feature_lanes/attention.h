@@ -13,6 +13,14 @@
 
 namespace resharpen {
 
+// What a head does to its logits e_ij = q_i . k_j / sqrt(d_head) before the softmax: s log(n) (e_ij + slope (j - i)),
+// n = i + 1 the number of keys.
+struct HeadLogits {
+    float slope = 0;
+    const float* log_n = nullptr;  // of every query, with room for a block more; null where nothing is multiplied
+    float s = 1;
+};
+
 // A head's features are padded to K columns; rows of q, k, v are STRIDE apart, rows of outputs OUT.
 template <int K, int STRIDE, int OUT>
 class Attention {
@@ -28,11 +36,13 @@ class Attention {
     }
 
     // Outputs of the queries from .. length-1. Returns where to keep the next head; nothing is kept if `keep` is null.
-    f32x16* forward(int length, int from, const float* q, const float* k, const float* v, float* out, f32x16* keep) {
+    f32x16* forward(int length, int from, const float* q, const float* k, const float* v, float* out, f32x16* keep,
+                    HeadLogits head = {}) {
         for (int end = length; end > from; end -= kLanes) {
             const int begin = std::max(from, end - kLanes), n = end - begin;
             f32x16* e = keep ? keep : scratch.data();
-            times_transposed(end, k, q + begin * STRIDE, STRIDE, e);
+            times_transposed(end, k, q + begin * STRIDE, STRIDE, e, head.log_n ? head.log_n + begin : nullptr, head.s);
+            if (head.slope != 0) add_slope(e, begin, end, head);
             e[end] = softmax(e, begin, end);
             float *o = out + begin * OUT, *inverse = floats(e + end);
             gemm(n, end, K / kLanes, weights(e).transposed(), row_major(v, STRIDE), o, OUT);
@@ -45,24 +55,31 @@ class Attention {
     // dq, dk, dv are written, in rows like those of q, k, v; returns where the next head was kept. With weights e that
     // are still to be divided by their sum, and dO divided by it in their place:
     //     dE = dO V^T     dS = scale e (dE - inverse sum_j e dE)     dQ = dS K     dK = dS^T Q     dV = e^T dO
+    // where logits are multiplied so is, in place of every dS, dQ once and Q for dK; d_s is added to.
     const f32x16* backward(int length, const float* q, const float* k, const float* v, const float* d_out,
-                           const f32x16* e, float* dq, float* dk, float* dv) {
+                           const f32x16* e, float* dq, float* dk, float* dv, HeadLogits head = {},
+                           double* d_s = nullptr) {
         f32x16* d = scratch.data();
         for (int end = length; end > 0; e += end + 1, end -= kLanes) {
             const int begin = std::max(0, end - kLanes), n = end - begin;
             const float *q_block = q + begin * STRIDE, *inverse = floats(e + end);
             for (int i = 0; i < n; i++) multiply(inverse[i], d_out + (begin + i) * OUT, d_o + i * K);
-            times_transposed(end, v, d_o, K, d);
+            times_transposed(end, v, d_o, K, d, nullptr, 1);
             softmax_backward(e, d, end);
             gemm(n, end, K / kLanes, weights(d).transposed(), row_major(k, STRIDE), dq + begin * STRIDE, STRIDE);
+            if (head.log_n) multiply_backward(n, begin, end, q_block, dq + begin * STRIDE, head, *d_s);
             const bool add = end < length;
             if (n < kLanes) {
-                gemm(end, n, K / kLanes, weights(d), row_major(q_block, STRIDE), dk, STRIDE, add);
+                const Right q_right = head.log_n ? row_major(multiplied, K) : row_major(q_block, STRIDE);
+                gemm(end, n, K / kLanes, weights(d), q_right, dk, STRIDE, add);
                 gemm(end, n, K / kLanes, weights(e), row_major(d_o, K), dv, STRIDE, add);
                 continue;
             }
             for (int j = 0; j < K; j += kLanes) {
-                thin_gemm<kLanes, STRIDE, STRIDE>(end, floats(d), q_block + j, dk + j, add);
+                if (head.log_n)
+                    thin_gemm<kLanes, K, STRIDE>(end, floats(d), multiplied + j, dk + j, add);
+                else
+                    thin_gemm<kLanes, STRIDE, STRIDE>(end, floats(d), q_block + j, dk + j, add);
                 thin_gemm<kLanes, K, STRIDE>(end, floats(e), d_o + j, dv + j, add);
             }
         }
@@ -72,18 +89,45 @@ class Attention {
   private:
     float scale;
     std::vector<f32x16> scratch;
-    alignas(64) float block_t[K * kLanes], d_o[kLanes * K];
+    alignas(64) float block_t[K * kLanes], d_o[kLanes * K], multiplied[kLanes * K];
 
     static float* floats(f32x16* x) { return reinterpret_cast<float*>(x); }
     static const float* floats(const f32x16* x) { return reinterpret_cast<const float*>(x); }
     static Left weights(const f32x16* e) { return {floats(e), kLanes, 1}; }
 
-    // y = x block^T: of `keys` rows, with the rows of a block of queries. Where it is not full, what comes after it
-    // belongs to other sequences, or to nobody; there are always fifteen rows.
-    void times_transposed(int keys, const float* x, const float* block, std::ptrdiff_t stride, f32x16* y) {
+    // y = x block^T: of `keys` rows, with the rows of a block of queries, each times s log(n) if asked for. Where it is
+    // not full, what comes after it belongs to other sequences, or to nobody; there are always fifteen rows.
+    void times_transposed(int keys, const float* x, const float* block, std::ptrdiff_t stride, f32x16* y,
+                          const float* log_n, float s) {
         for (int j = 0; j < K; j += kLanes) {
             transpose_block(block + j, stride, block_t, kLanes);
+            if (log_n)
+                for (int i = 0; i < kLanes; i++)
+                    store(block_t + i * kLanes, load(block_t + i * kLanes) * (s * load(log_n)));
             thin_gemm<STRIDE, kLanes, kLanes>(keys, x + j, block_t, floats(y), j > 0);
+        }
+    }
+
+    // slope (j - end) for the key j: what it differs by from slope (j - i) is the same for all keys of a query. Here
+    // logits are still to be multiplied by the scale.
+    float slope_at(int key, int end, HeadLogits head) const { return head.slope / scale * float(key - end); }
+
+    void add_slope(f32x16* s, int begin, int end, HeadLogits head) const {
+        const f32x16 factor = head.log_n ? head.s * load(head.log_n + begin) : broadcast(1);
+        for (int key = 0; key < end; key++) s[key] += slope_at(key, end, head) * factor;
+    }
+
+    // dq, so far without the factor, gets it, and `multiplied` is q with it. The derivative by the factor is sum_j
+    // dS_ij (q_i . k_j + slope), and the first part of it is q_i . dq_i.
+    void multiply_backward(int n, int begin, int end, const float* q, float* dq, HeadLogits head, double& d_s) {
+        const f32x16* d = scratch.data();
+        f32x16 along = broadcast(0);
+        if (head.slope != 0) along = fold(end, along, plus, [&](int key) { return slope_at(key, end, head) * d[key]; });
+        for (int i = 0; i < n; i++, q += STRIDE, dq += STRIDE) {
+            const float log_n = head.log_n[begin + i];
+            d_s += double(log_n) * (floats(&along)[i] + dot_row<K / kLanes>(q, dq));
+            multiply(head.s * log_n, dq, dq);
+            multiply(head.s * log_n, q, multiplied + i * K);
         }
     }
 

@@ -38,6 +38,7 @@ class Retriever : public RetrieverTraining {
         double loss = 0;
         clear(kW1, kW2), clear(kQ, kW3), clear(kW4, size);
         std::fill(d_key, d_key + H, 0.0f);
+        d_ssmax = 0;
         for (int first = 0; first < batch.n(); first += kBlock) {
             const int end = std::min(first + kBlock, batch.n());
             attend_block(batch, first, end);
@@ -47,6 +48,7 @@ class Retriever : public RetrieverTraining {
             first_block = false;
         }
         key_backward();
+        if (remedy == Remedy::ssmax) d[ssmax_at] = float(d_ssmax);
         for (int c = 0; c < C; c++) add_row<kV>(d + kB1, 1, d + kW1 + (1 + c) * H);
         return loss / batch.n();
     }

@@ -47,7 +47,13 @@ class RetrieverItems : public RetrieverWeights {
         for (int i = 0; i < n; i++) out[i] = norm_in ? r[i] * dot_row<kV>(h[i], score) : dot_row<kV>(a[i], score);
     }
 
-    float training_factor(int length) const { return remedy == Remedy::log_n ? std::log(float(length)) : 1.0f; }
+    // What multiplies the logits of so many items, and its derivative by s.
+    float training_factor(int length) const {
+        return remedy == Remedy::ssmax   ? theta[ssmax_at] * by_ssmax(length)
+               : remedy == Remedy::log_n ? by_ssmax(length)
+                                         : 1.0f;
+    }
+    static float by_ssmax(int length) { return std::log(float(length)); }
 
     void reserve_items(int n) {
         a.reserve(n), slope.reserve(n);

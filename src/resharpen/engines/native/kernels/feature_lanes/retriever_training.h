@@ -71,11 +71,21 @@ class RetrieverTraining : public RetrieverHead {
             mean += weight[i] * d_weight[i];
         }
         const float factor = training_factor(length);
+        if (remedy == Remedy::ssmax) d_ssmax += by_ssmax(length) * along_logits(begin, length, mean);
         for (int i = begin; i < begin + length; i++) {
             const float d_e = factor * weight[i] * (d_weight[i] - mean);
             if (norm_in) d_weight[i] = weight[i] * d_weight[i] + d_e * e[i];
             e[i] = d_e;
         }
+    }
+
+    // The derivative by the factor, sum_i w_i (dw_i - mean) e_i. The logits less their own mean give the same, and what
+    // is rounded off in `mean` does not count.
+    float along_logits(int begin, int length, float mean) const {
+        float mean_e = 0, sum = 0;
+        for (int i = begin; i < begin + length; i++) mean_e += weight[i] * e[i];
+        for (int i = begin; i < begin + length; i++) sum += weight[i] * (d_weight[i] - mean) * (e[i] - mean_e);
+        return sum;
     }
 
     // da_i = w_i d_pooled + de_i score, times the slope, to the table; d_key collects sum de_i a_i.

@@ -14,9 +14,6 @@ namespace resharpen {
 // The sizes that the kernel is compiled for: width, classes.
 constexpr int H = RESHARPEN_H, C = RESHARPEN_C;
 
-// How attention logits become weights; `parts/attention/` has the formulas.
-enum class Remedy : int32_t { softmax, adaptive_temperature, log_n };
-
 // Rows of `ROW` floats, aligned.
 template <int ROW>
 class Rows {
@@ -42,21 +39,22 @@ class RetrieverWeights {
     static constexpr int kB1 = kDecayEnd, kB2 = kB1 + H, kB3 = kB2 + H, kB4 = kB3 + H, kGains = kB4 + 16;
 
     // Of a placement it has the norms of its one block.
-    RetrieverWeights(Placement placement, Remedy remedy)
-        : norm_in(placement.block_in), norm_out(placement.block_out), remedy(remedy), gain_in(kGains),
-          gain_out(kGains + (norm_in ? H : 0)) {
-        size = kGains + H * (int(norm_in) + int(norm_out));
+    explicit RetrieverWeights(Variant variant)
+        : norm_in(variant.placement.block_in), norm_out(variant.placement.block_out), remedy(variant.attention),
+          gain_in(kGains), gain_out(gain_in + (norm_in ? H : 0)), ssmax_at(gain_out + (norm_out ? H : 0)) {
+        size = ssmax_at + (remedy == Remedy::ssmax ? 16 : 0);
     }
 
-    int size;  // number of parameters, the padding of b_4 included
+    int size;  // number of parameters, the padding of b_4 and s included
 
   protected:
     bool norm_in, norm_out;
     Remedy remedy;
-    int gain_in, gain_out;
+    int gain_in, gain_out, ssmax_at;
     const float* theta;
     float epsilon;
     float* d;          // the gradient
+    double d_ssmax;    // the gradient by its s, summed
     bool first_block;  // the large matrices of d hold nothing yet
 
     // Weights as the products want them: matrices and their transposes, the table of W_1 and b_1.

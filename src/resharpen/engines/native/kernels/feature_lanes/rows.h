@@ -118,22 +118,6 @@ inline void add_rows(float* y, int n, const float* rows, int stride) {
     }
 }
 
-// ---- RMSNorm of a row of D features in N vectors --------------------------------------------------------------------
-
-template <int D, int N>
-RESHARPEN_INLINE float inverse_rms_of(const f32x16* x, float epsilon) {
-    return 1.0f / std::sqrt(horizontal_sum(dot<N>(x, x)) * (1.0f / D) + epsilon);
-}
-
-// x <- x r gain; returns r.
-template <int D, int N>
-RESHARPEN_INLINE float norm_row(f32x16* x, const float* gain, float epsilon) {
-    const float r = inverse_rms_of<D, N>(x, epsilon);
-    RESHARPEN_UNROLL
-    for (int i = 0; i < N; i++) x[i] = r * x[i] * load(gain + i * kLanes);
-    return r;
-}
-
 // A sum over many rows, taken of sums over a few: its rounding error grows with the root of their number otherwise.
 template <int N>
 class RowSum {
@@ -153,27 +137,70 @@ class RowSum {
     void flush() {
         for (int i = 0; i < N; i++) all[i] += few[i], few[i] = broadcast(0);
     }
-    void add_to(float* y) {
+    void add_to(float* y, int floats) {
         flush();
-        for (int i = 0; i < N; i++) store(y + i * kLanes, load(y + i * kLanes) + all[i]);
+        for (int i = 0; i < floats / kLanes; i++) store(y + i * kLanes, load(y + i * kLanes) + all[i]);
     }
 };
 
-// d, the derivative by the row's normalised value, becomes the derivative by x; dgain is added to.
-//     dgain_i += x_i r d_i          d_i <- r gain_i d_i - r^3 x_i / D * sum_k x_k gain_k d_k
-template <int D, int N>
-RESHARPEN_INLINE void norm_row_backward(const float* x, const float* gain, float r, f32x16* d, f32x16* dgain) {
-    f32x16 along = broadcast(0);
-    RESHARPEN_UNROLL
-    for (int i = 0; i < N; i++) {
-        const f32x16 x_i = load(x + i * kLanes);
-        dgain[i] += r * x_i * d[i];
-        d[i] = d[i] * load(gain + i * kLanes);
-        along += x_i * d[i];
+// ---- the norm of a row ---------------------------------------------------------------------------------------------
+
+// RMSNorm, or LayerNorm, of N vectors: groups of WIDTH floats that begin with REAL features, the others being padding,
+// which is zero and stays so. LayerNorm is RMSNorm of a row less its mean, and a bias, which lies behind the gain.
+template <int N, int WIDTH, int REAL>
+struct RowNorm {
+    static constexpr int kRow = N * kLanes, kFeatures = kRow / WIDTH * REAL;
+    bool layer;
+    float epsilon;
+
+    int parameters() const { return layer ? 2 * kRow : kRow; }
+
+    // x <- x r gain + bias; returns r.
+    RESHARPEN_INLINE float forward(f32x16* x, const float* gain) const {
+        if (layer) centre(x);
+        const float r = 1.0f / std::sqrt(horizontal_sum(dot<N>(x, x)) * (1.0f / kFeatures) + epsilon);
+        RESHARPEN_UNROLL
+        for (int i = 0; i < N; i++) x[i] = r * x[i] * load(gain + i * kLanes);
+        if (layer)
+            for (int i = 0; i < N; i++) x[i] += load(gain + kRow + i * kLanes);
+        return r;
     }
-    const float scale = -r * r * (r * horizontal_sum(along)) * (1.0f / D);
-    RESHARPEN_UNROLL
-    for (int i = 0; i < N; i++) d[i] = r * d[i] + scale * load(x + i * kLanes);
-}
+
+    // d, the derivative by the row's normalised value, becomes the derivative by the row; d_gain is added to.
+    //     dgain_i += x_i r d_i          d_i <- r gain_i d_i - r^3 x_i / D * sum_k x_k gain_k d_k
+    // and for LayerNorm, whose x is centred, dbias_i += d_i, and at last d <- d less its mean.
+    RESHARPEN_INLINE void backward(const float* row, const float* gain, float r, f32x16* d, f32x16* d_gain) const {
+        f32x16 x[N], along = broadcast(0);
+        RESHARPEN_UNROLL
+        for (int i = 0; i < N; i++) x[i] = load(row + i * kLanes);
+        if (layer) {
+            centre(x);
+            for (int i = 0; i < N; i++) d_gain[N + i] += d[i];
+        }
+        RESHARPEN_UNROLL
+        for (int i = 0; i < N; i++) {
+            d_gain[i] += r * x[i] * d[i];
+            d[i] = d[i] * load(gain + i * kLanes);
+            along += x[i] * d[i];
+        }
+        const float scale = -r * r * (r * horizontal_sum(along)) * (1.0f / kFeatures);
+        RESHARPEN_UNROLL
+        for (int i = 0; i < N; i++) d[i] = r * d[i] + scale * x[i];
+        if (layer) centre(d);
+    }
+
+    static void centre(f32x16* x) {
+        f32x16 sum = x[0];
+        for (int i = 1; i < N; i++) sum += x[i];
+        const f32x16 mean = broadcast(horizontal_sum(sum) * (1.0f / kFeatures));
+        for (int i = 0; i < N; i++) {
+            const int left = REAL - i * kLanes % WIDTH, real = left < 0 ? 0 : left > kLanes ? kLanes : left;
+            x[i] = first_lanes(real, x[i] - mean, 0);
+        }
+    }
+
+    // Of many rows the gradient by gain and bias.
+    using Sum = RowSum<2 * N>;
+};
 
 }  // namespace resharpen

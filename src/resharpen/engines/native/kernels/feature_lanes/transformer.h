@@ -20,6 +20,7 @@ class Transformer : public TransformerBackward {
         prepare(theta, epsilon, true);
         this->gradient = gradient;
         std::memset(gradient, 0, sizeof(float) * size);
+        for (Block& b : blocks) clear(b.d_ssmax);
         int tokens = 0;
         double loss = 0;
         for (int i = 0; i < batch.n; i++) tokens += batch.lengths[i];
@@ -36,6 +37,10 @@ class Transformer : public TransformerBackward {
             inputs += total, targets += total;
         }
         tokens_backward();
+        if (remedy == Remedy::ssmax)
+            for (int l = 0; l < LAYERS; l++)
+                for (int head = 0; head < HEADS; head++)
+                    gradient[blocks[2 * l].ssmax_at + head] = float(blocks[2 * l].d_ssmax[head]);
         return loss / tokens;
     }
 

@@ -14,7 +14,7 @@ class TransformerBackward : public TransformerForward {
     double loss_backward(const int32_t* targets, float scale) {
         constexpr int N = VP / kLanes;
         f32x16 row[DN];
-        RowSum<DN> d_gain;
+        decltype(norm)::Sum d_gain;
         double loss = 0;
         chunks(0, n_tokens, [&](int begin, int n) {
             for (int i = begin; i < begin + n; i++) {
@@ -33,11 +33,11 @@ class TransformerBackward : public TransformerForward {
             if (placement.unembedding_in)
                 for (int i = begin; i < begin + n; i++) {
                     load_row(at(d_x, i, DP), row);
-                    norm_row_backward<D, DN>(at(last, i, DP), theta + gain_unembedding, r_final[i], row, d_gain.next());
+                    norm.backward(at(last, i, DP), theta + gain_unembedding, r_final[i], row, d_gain.next());
                     store_row(at(d_x, i, DP), row);
                 }
         });
-        if (placement.unembedding_in) d_gain.add_to(gradient + gain_unembedding);
+        if (placement.unembedding_in) d_gain.add_to(gradient + gain_unembedding, norm.parameters());
         return loss;
     }
 
@@ -52,13 +52,18 @@ class TransformerBackward : public TransformerForward {
             chunks(0, n_tokens, [&](int i, int n) {
                 mlp_backward(m, l, w, i, n);
                 const float* dy = block_output_backward(a, i, n);
-                gemm(AP, n, DN, Left{at(a.o, i, AP), AP, 1}.transposed(), row_major(dy, DP), w + kWO, DP, true);
+                gemm(AP, n, DN, Left{at(placement.heads_out ? a.normed : a.o, i, AP), AP, 1}.transposed(),
+                     row_major(dy, DP), w + kWO, DP, true);
                 gemm(n, DP, AP / kLanes, {dy, DP, 1}, w_o[l].transposed(), at(d_o, i, AP), AP);
+                if (placement.heads_out) heads_output_backward(a, i, n);
             });
             attend_backward(a);
             chunks(0, n_tokens, [&](int i, int n) {
                 rotate(d_wide, i, n, -1);
                 if (l == 0) return sum_by_token(i, n);
+                if (placement.queries_keys)
+                    queries_keys_backward(a, n, at(d_wide, i, QS), QS, at(a.before_norm, i, 2 * AP),
+                                          &a.r_head[i * 2 * HEADS]);
                 const float *h = at(placement.block_in ? a.h : a.x, i, DP), *d = at(d_wide, i, QS);
                 gemm(DP, n, QP / kLanes, Left{h, DP, 1}.transposed(), row_major(d, QS), w + kQKV, QP, true);
                 gemm(n, QP, DN, {d, QS, 1}, qkv[l].transposed(), at(d_h, i, DP), DP);
@@ -84,35 +89,66 @@ class TransformerBackward : public TransformerForward {
     // d_x, the derivative by the block's result, becomes that by s; returns the derivative by y.
     const float* block_output_backward(Block& b, int begin, int n) {
         f32x16 d[DN];
-        RowSum<DN> d_residual, d_out;
+        decltype(norm)::Sum d_residual, d_out;
         if (placement.residual || placement.block_out)
             for (int i = begin; i < begin + n; i++) {
                 load_row(at(d_x, i, DP), d);
                 if (placement.residual) {
-                    norm_row_backward<D, DN>(at(b.s, i, DP), theta + b.g_residual, b.r_residual[i], d,
-                                             d_residual.next());
+                    norm.backward(at(b.s, i, DP), theta + b.g_residual, b.r_residual[i], d, d_residual.next());
                     store_row(at(d_x, i, DP), d);
                 }
                 if (placement.block_out) {
-                    norm_row_backward<D, DN>(at(b.y, i, DP), theta + b.g_out, b.r_out[i], d, d_out.next());
+                    norm.backward(at(b.y, i, DP), theta + b.g_out, b.r_out[i], d, d_out.next());
                     store_row(at(d_y, i, DP), d);
                 }
             }
-        if (placement.residual) d_residual.add_to(gradient + b.g_residual);
-        if (placement.block_out) d_out.add_to(gradient + b.g_out);
+        if (placement.residual) d_residual.add_to(gradient + b.g_residual, norm.parameters());
+        if (placement.block_out) d_out.add_to(gradient + b.g_out, norm.parameters());
         return at(placement.block_out ? d_y : d_x, begin, DP);
     }
 
     // Adds what comes through the block, d_h, to d_x.
     void block_input_backward(Block& b, int begin, int n) {
         f32x16 d[DN];
-        RowSum<DN> d_in;
+        decltype(norm)::Sum d_in;
         for (int i = begin; i < begin + n; i++) {
             load_row(at(d_h, i, DP), d);
-            if (placement.block_in) norm_row_backward<D, DN>(at(b.x, i, DP), theta + b.g_in, b.r_in[i], d, d_in.next());
+            if (placement.block_in) norm.backward(at(b.x, i, DP), theta + b.g_in, b.r_in[i], d, d_in.next());
             add_row(at(d_x, i, DP), d);
         }
-        if (placement.block_in) d_in.add_to(gradient + b.g_in);
+        if (placement.block_in) d_in.add_to(gradient + b.g_in, norm.parameters());
+    }
+
+    // d_o, the derivative by the norm of the heads' output, becomes that by the output.
+    void heads_output_backward(Block& b, int begin, int n) {
+        constexpr int N = AP / kLanes;
+        decltype(heads_norm)::Sum d_gain;
+        for (int i = begin; i < begin + n; i++) {
+            f32x16 d[N];
+            load_row<N>(at(d_o, i, AP), d);
+            heads_norm.backward(at(b.o, i, AP), theta + b.g_heads, b.r_heads[i], d, d_gain.next());
+            store_row<N>(at(d_o, i, AP), d);
+        }
+        d_gain.add_to(gradient + b.g_heads, heads_norm.parameters());
+    }
+
+    // The same for q and k of n rows that are `stride` apart, from what they were before their norm.
+    void queries_keys_backward(const Block& b, int n, float* d_qkv, int stride, const float* before, const float* r) {
+        constexpr int N = HP / kLanes;
+        for (int gain : {b.g_queries, b.g_keys}) {
+            const int first = gain == b.g_queries ? 0 : HEADS;
+            decltype(head_norm)::Sum d_gain;
+            for (int i = 0; i < n; i++)
+                for (int head = first; head < first + HEADS; head++) {
+                    f32x16 d[N];
+                    float* at = d_qkv + i * stride + head * HP;
+                    load_row<N>(at, d);
+                    head_norm.backward(before + (i * 2 * HEADS + head) * HP, theta + gain, r[i * 2 * HEADS + head], d,
+                                       d_gain.next());
+                    store_row<N>(at, d);
+                }
+            d_gain.add_to(gradient + gain, head_norm.parameters());
+        }
     }
 
     void attend_backward(Block& b) {
@@ -121,7 +157,7 @@ class TransformerBackward : public TransformerForward {
             const float* q = at(b.wide, row, QS) + head * HP;
             float* dq = at(d_wide, row, QS) + head * HP;
             kept = attention.backward(length, q, q + AP, q + 2 * AP, at(d_o, row, AP) + head * HP, kept, dq, dq + AP,
-                                      dq + 2 * AP);
+                                      dq + 2 * AP, logits_of(b, head), &b.d_ssmax[head]);
         });
     }
 
@@ -149,24 +185,25 @@ class TransformerBackward : public TransformerForward {
     // embedding.
     void tokens_backward() {
         add_few();
+        if (placement.queries_keys)
+            queries_keys_backward(blocks[0], V, by_token.d_qkv, QP, by_token.before_norm, by_token.r_head);
         gemm(DP, V, QP / kLanes, Left{by_token.h, DP, 1}.transposed(), row_major(by_token.d_qkv, QP), gradient + kQKV,
              QP, true);
         gemm(V, QP, DN, {by_token.d_qkv, QP, 1}, qkv[0].transposed(), by_token.d_h, DP);
         f32x16 d[DN];
-        RowSum<DN> d_in, d_embedding;
+        decltype(norm)::Sum d_in, d_embedding;
         for (int t = 0; t < V; t++) {
             load_row(by_token.d_h + t * DP, d);
             if (placement.block_in)
-                norm_row_backward<D, DN>(by_token.x + t * DP, theta + blocks[0].g_in, by_token.r_h[t], d, d_in.next());
+                norm.backward(by_token.x + t * DP, theta + blocks[0].g_in, by_token.r_h[t], d, d_in.next());
             add_row(by_token.d_x + t * DP, d);
             load_row(by_token.d_x + t * DP, d);
             if (placement.embedding_out)
-                norm_row_backward<D, DN>(theta + t * DP, theta + gain_embedding, by_token.r_x[t], d,
-                                         d_embedding.next());
+                norm.backward(theta + t * DP, theta + gain_embedding, by_token.r_x[t], d, d_embedding.next());
             store_row(gradient + t * DP, d);
         }
-        if (placement.block_in) d_in.add_to(gradient + blocks[0].g_in);
-        if (placement.embedding_out) d_embedding.add_to(gradient + gain_embedding);
+        if (placement.block_in) d_in.add_to(gradient + blocks[0].g_in, norm.parameters());
+        if (placement.embedding_out) d_embedding.add_to(gradient + gain_embedding, norm.parameters());
     }
 };
 

@@ -40,22 +40,19 @@ class TransformerBuffers {
 
   public:
     // Parameters in memory: embedding; for each layer QKV [DP, 3 AP], W_O [AP, DP], W_1 [DP, FP], W_2 [FP, DP];
-    // U [DP, VP]; gains: embedding, unembedding, then those of each block. Decay is on all but embedding and gains.
+    // U [DP, VP]; then, without decay like the embedding, norms: embedding, unembedding, those of each block; and what
+    // the attention of each layer learns.
     static constexpr int kQKV = V * DP, kWO = kQKV + DP * QP, kW1 = kWO + AP * DP, kW2 = kW1 + DP * FP;
     static constexpr int kLayer = kW2 + FP * DP - kQKV, kU = kQKV + LAYERS * kLayer, kGains = kU + DP * VP;
 
-    TransformerBuffers(Placement placement, Rotation rotation, int longest, bool for_training)
-        : placement(placement), rotation(rotation), rows(longest + kTogether + kLanes),
-          attention(longest, 1.0f / std::sqrt(float(kHead))) {
-        int next = kGains;
-        auto place = [&](bool present) { return present ? (next += DP) - DP : -1; };
-        gain_embedding = place(placement.embedding_out), gain_unembedding = place(placement.unembedding_in);
-        for (Block& b : blocks) {
-            b.g_in = place(placement.block_in), b.g_out = place(placement.block_out);
-            b.g_residual = place(placement.residual);
-            allocate(b, for_training ? HEADS * attention.kept(std::max(longest, kTogether)) : 0);
-        }
-        size = next;
+    TransformerBuffers(Variant variant, Rotation rotation, int longest, bool for_training)
+        : placement(variant.placement), remedy(variant.attention), encoding(variant.positions), rotation(rotation),
+          rows(longest + kTogether + kLanes), attention(longest, 1.0f / std::sqrt(float(kHead))) {
+        norm.layer = heads_norm.layer = head_norm.layer = variant.norm == NormFunction::layer;
+        place_norms();
+        for (Block& b : blocks) allocate(b, for_training ? HEADS * attention.kept(std::max(longest, kTogether)) : 0);
+        if (remedy != Remedy::softmax)
+            for (int n = 1; n <= longest + kLanes; n++) log_n.push_back(float(std::log(double(n))));
         for (auto* x : {&last, &final, &d_x, &d_y, &d_h, &d_o}) x->resize(rows * (DP > AP ? DP : AP) / kLanes);
         logits.resize(rows * VP / kLanes), d_wide.resize(rows * (QS > FS ? QS : FS) / kLanes);
         r_final.resize(rows), position.resize(rows);
@@ -103,14 +100,22 @@ class TransformerBuffers {
     // An attention or MLP block: x -> h = N_in(x) -> y = f(h) -> s = x + N_out(y) -> N_residual(s), the next block's x.
     struct Block {
         std::vector<f32x16> x, h, y, s, wide, slope, o;  // wide: q, k, v of attention, the hidden layer of an MLP
-        std::vector<float> r_in, r_out, r_residual;
+        std::vector<f32x16> before_norm, normed;  // q and k before their norm, the heads' output after its own
+        std::vector<float> r_in, r_out, r_residual, r_heads, r_head;
         // Of attention, for training: not zeroed, few sequences are of the greatest length.
         std::unique_ptr<f32x16[]> kept;
-        int g_in, g_out, g_residual;
+        int g_in, g_out, g_residual, g_heads, g_queries, g_keys, ssmax_at;
+        double d_ssmax[HEADS];
     };
 
     Placement placement;
+    Remedy remedy;
+    Encoding encoding;
     Rotation rotation;
+    std::vector<float> log_n;  // of 1, 2, ..
+    RowNorm<DN, DP, D> norm;
+    RowNorm<AP / kLanes, HP, kHead> heads_norm;  // of all heads side by side
+    RowNorm<HP / kLanes, HP, kHead> head_norm;  // of q or k of one
     std::size_t rows;
     Attention<HP, QS, AP> attention;
     Block blocks[BLOCKS];
@@ -121,6 +126,7 @@ class TransformerBuffers {
     // By token, [V, ..]: the embedding after its norm, h and q, k, v of the first block; and their derivatives.
     struct {
         alignas(64) float x[V * DP], h[V * DP], qkv[V * QP], d_x[V * DP], d_h[V * DP], d_qkv[V * QP];
+        alignas(64) float before_norm[V * 2 * AP], r_head[V * 2 * HEADS];  // of q and k
         alignas(64) float few_x[V * DP], few_qkv[V * QP];  // sums over a few rows, still to be added to d_x and d_qkv
         float r_x[V], r_h[V];
         int n_few;
@@ -128,22 +134,42 @@ class TransformerBuffers {
     std::vector<int> position;
     const float* theta;
     float* gradient;
-    float epsilon;
     const int32_t *tokens, *lengths;
     int n_sequences, n_tokens;
+
+    void place_norms() {
+        int next = kGains;
+        auto place = [&](bool present, int floats) { return present ? (next += floats) - floats : -1; };
+        auto in_stream = [&](bool present) { return place(present, norm.parameters()); };
+        gain_embedding = in_stream(placement.embedding_out), gain_unembedding = in_stream(placement.unembedding_in);
+        for (Block& b : blocks) {
+            b.g_in = in_stream(placement.block_in), b.g_out = in_stream(placement.block_out);
+            b.g_residual = in_stream(placement.residual);
+            if (is_mlp(b)) continue;
+            b.g_heads = place(placement.heads_out, heads_norm.parameters());
+            b.g_queries = place(placement.queries_keys, head_norm.parameters());
+            b.g_keys = place(placement.queries_keys, head_norm.parameters());
+        }
+        for (int l = 0; l < LAYERS; l++) blocks[2 * l].ssmax_at = place(remedy == Remedy::ssmax, padded(HEADS));
+        size = next;
+    }
+
+    bool is_mlp(const Block& b) const { return (&b - blocks) % 2; }
 
     static float* at(std::vector<f32x16>& x, std::size_t row, int width) {
         return reinterpret_cast<float*>(x.data()) + row * width;
     }
 
     void allocate(Block& b, std::size_t kept) {
-        const bool is_mlp = (&b - blocks) % 2;
         for (auto* x : {&b.x, &b.h, &b.y, &b.s}) x->resize(rows * DN);
-        b.wide.resize(rows * (is_mlp ? FS : QS) / kLanes);
-        if (is_mlp)
+        b.wide.resize(rows * (is_mlp(b) ? FS : QS) / kLanes);
+        if (is_mlp(b))
             b.slope.resize(rows * FS / kLanes);
         else
             b.o.resize(rows * AP / kLanes), b.kept.reset(kept ? new f32x16[kept] : nullptr);
+        if (!is_mlp(b) && placement.heads_out) b.normed.resize(rows * AP / kLanes), b.r_heads.resize(rows);
+        if (!is_mlp(b) && placement.queries_keys)
+            b.before_norm.resize(rows * 2 * AP / kLanes), b.r_head.resize(rows * 2 * HEADS);
         for (auto* r : {&b.r_in, &b.r_out, &b.r_residual}) r->resize(rows);
     }
 
@@ -158,13 +184,15 @@ class TransformerBuffers {
         for (; begin < end; begin += kChunk) f(begin, end - begin < kChunk ? end - begin : kChunk);
     }
 
+    template <int N = DN>
     static RESHARPEN_INLINE void load_row(const float* from, f32x16* to) {
         RESHARPEN_UNROLL
-        for (int i = 0; i < DN; i++) to[i] = load(from + i * kLanes);
+        for (int i = 0; i < N; i++) to[i] = load(from + i * kLanes);
     }
+    template <int N = DN>
     static RESHARPEN_INLINE void store_row(float* to, const f32x16* from) {
         RESHARPEN_UNROLL
-        for (int i = 0; i < DN; i++) store(to + i * kLanes, from[i]);
+        for (int i = 0; i < N; i++) store(to + i * kLanes, from[i]);
     }
 };
 

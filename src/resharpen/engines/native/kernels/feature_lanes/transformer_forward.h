@@ -10,7 +10,7 @@ class TransformerForward : public TransformerBuffers {
     using TransformerBuffers::TransformerBuffers;
 
     void prepare(const float* theta, float epsilon, bool for_training) {
-        this->theta = theta, this->epsilon = epsilon;
+        this->theta = theta, norm.epsilon = heads_norm.epsilon = head_norm.epsilon = epsilon;
         for (int l = 0; l < LAYERS; l++) {
             const float* w = theta + l * kLayer;
             qkv[l].pack(w + kQKV, for_training), w_o[l].pack(w + kWO, for_training);
@@ -25,12 +25,16 @@ class TransformerForward : public TransformerBuffers {
         for (int t = 0; t < V; t++) {
             f32x16 row[DN];
             load_row(theta + t * DP, row);
-            if (placement.embedding_out) by_token.r_x[t] = norm_row<D, DN>(row, theta + gain_embedding, epsilon);
+            if (placement.embedding_out) by_token.r_x[t] = norm.forward(row, theta + gain_embedding);
             store_row(by_token.x + t * DP, row);
-            if (placement.block_in) by_token.r_h[t] = norm_row<D, DN>(row, theta + blocks[0].g_in, epsilon);
+            if (placement.block_in) by_token.r_h[t] = norm.forward(row, theta + blocks[0].g_in);
             store_row(by_token.h + t * DP, row);
         }
         gemm(V, DP, QP / kLanes, {by_token.h, DP, 1}, qkv[0].weights(), by_token.qkv, QP);
+        if (placement.queries_keys)
+            for (int t = 0; t < V; t++)
+                norm_queries_keys(blocks[0], by_token.qkv + t * QP, by_token.before_norm + t * 2 * AP,
+                                  by_token.r_head + t * 2 * HEADS);
         by_token.n_few = 0;
         clear(by_token.d_x), clear(by_token.few_x), clear(by_token.d_qkv), clear(by_token.few_qkv);
     }
@@ -45,13 +49,12 @@ class TransformerForward : public TransformerBuffers {
             const int first = l == LAYERS - 1 ? from : 0;
             Block &a = blocks[2 * l], &m = blocks[2 * l + 1];
             chunks(0, n_tokens, [&](int i, int n) {
-                if (l > 0)
-                    gemm(n, DP, QP / kLanes, {block_input(a, i, n), DP, 1}, qkv[l].weights(), at(a.wide, i, QS), QS);
+                if (l > 0) queries_keys_values(a, l, i, n);
                 rotate(a.wide, i, n, 1);
             });
             attend(a, first);
             chunks(first, n_tokens, [&](int i, int n) {
-                gemm(n, AP, DN, {at(a.o, i, AP), AP, 1}, w_o[l].weights(), at(a.y, i, DP), DP);
+                gemm(n, AP, DN, {heads_output(a, i, n), AP, 1}, w_o[l].weights(), at(a.y, i, DP), DP);
                 block_output(a, i, n, m.x);
                 gemm(n, DP, FP / kLanes, {block_input(m, i, n), DP, 1}, w_1[l].weights(), at(m.wide, i, FS), FS);
                 gelu(m, i, n);
@@ -64,7 +67,7 @@ class TransformerForward : public TransformerBuffers {
             if (placement.unembedding_in)
                 for (int j = i; j < i + n; j++) {
                     load_row(at(last, j, DP), row);
-                    r_final[j] = norm_row<D, DN>(row, theta + gain_unembedding, epsilon);
+                    r_final[j] = norm.forward(row, theta + gain_unembedding);
                     store_row(at(final, j, DP), row);
                 }
             gemm(n, DP, VP / kLanes, {at(unembedded(), i, DP), DP, 1}, u.weights(), at(logits, i, VP), VP);
@@ -79,23 +82,55 @@ class TransformerForward : public TransformerBuffers {
         for (int i = begin; i < begin + n; i++) {
             f32x16 row[DN];
             load_row(at(b.x, i, DP), row);
-            b.r_in[i] = norm_row<D, DN>(row, theta + b.g_in, epsilon);
+            b.r_in[i] = norm.forward(row, theta + b.g_in);
             store_row(at(b.h, i, DP), row);
         }
         return at(b.h, begin, DP);
+    }
+
+    void queries_keys_values(Block& b, int l, int begin, int n) {
+        gemm(n, DP, QP / kLanes, {block_input(b, begin, n), DP, 1}, qkv[l].weights(), at(b.wide, begin, QS), QS);
+        if (placement.queries_keys)
+            for (int i = begin; i < begin + n; i++)
+                norm_queries_keys(b, at(b.wide, i, QS), at(b.before_norm, i, 2 * AP), &b.r_head[i * 2 * HEADS]);
+    }
+
+    // Of every head of one row; what it was before is kept, and r of each.
+    void norm_queries_keys(const Block& b, float* qkv, float* before, float* r) {
+        constexpr int N = HP / kLanes;
+        std::memcpy(before, qkv, sizeof(float) * 2 * AP);
+        for (int head = 0; head < 2 * HEADS; head++) {
+            f32x16 row[N];
+            load_row<N>(qkv + head * HP, row);
+            r[head] = head_norm.forward(row, theta + (head < HEADS ? b.g_queries : b.g_keys));
+            store_row<N>(qkv + head * HP, row);
+        }
+    }
+
+    // What the heads gathered in a chunk of rows, or its norm.
+    const float* heads_output(Block& b, int begin, int n) {
+        constexpr int N = AP / kLanes;
+        if (!placement.heads_out) return at(b.o, begin, AP);
+        for (int i = begin; i < begin + n; i++) {
+            f32x16 row[N];
+            load_row<N>(at(b.o, i, AP), row);
+            b.r_heads[i] = heads_norm.forward(row, theta + b.g_heads);
+            store_row<N>(at(b.normed, i, AP), row);
+        }
+        return at(b.normed, begin, AP);
     }
 
     void block_output(Block& b, int begin, int n, std::vector<f32x16>& next) {
         for (int i = begin; i < begin + n; i++) {
             f32x16 row[DN];
             load_row(at(b.y, i, DP), row);
-            if (placement.block_out) b.r_out[i] = norm_row<D, DN>(row, theta + b.g_out, epsilon);
+            if (placement.block_out) b.r_out[i] = norm.forward(row, theta + b.g_out);
             const float* x = at(b.x, i, DP);
             RESHARPEN_UNROLL
             for (int j = 0; j < DN; j++) row[j] += load(x + j * kLanes);
             if (placement.residual) {
                 store_row(at(b.s, i, DP), row);
-                b.r_residual[i] = norm_row<D, DN>(row, theta + b.g_residual, epsilon);
+                b.r_residual[i] = norm.forward(row, theta + b.g_residual);
             }
             store_row(at(next, i, DP), row);
         }
@@ -103,7 +138,8 @@ class TransformerForward : public TransformerBuffers {
 
     // The pair (x_i, x_{i + half}) of every head of q and k turned by its position, forwards or (sign = -1) back.
     void rotate(std::vector<f32x16>& wide, int begin, int n, float sign) {
-        constexpr int kSome = std::min(kHalf & -kHalf, kLanes);  // half a head is a whole number of these vectors
+        if (encoding != Encoding::rope) return;
+        constexpr int kSome = std::max(1, std::min(kHalf & -kHalf, kLanes));  // half a head is some of these vectors
         typedef float Some __attribute__((vector_size(4 * kSome), aligned(4), may_alias));
         auto some = [](const float* x) -> Some& { return *reinterpret_cast<Some*>(const_cast<float*>(x)); };
         for (int i = begin; i < begin + n; i++) {
@@ -127,11 +163,20 @@ class TransformerForward : public TransformerBuffers {
             for (int head = 0; head < HEADS; head++) f(head, row, lengths[i]);
     }
 
+    HeadLogits logits_of(const Block& b, int head) const {
+        HeadLogits found;
+        if (encoding == Encoding::alibi) found.slope = float(std::exp2(-8.0 * (head + 1) / HEADS));
+        if (remedy != Remedy::softmax) found.log_n = log_n.data();
+        if (remedy == Remedy::ssmax) found.s = theta[b.ssmax_at + head];
+        return found;
+    }
+
     void attend(Block& b, int from) {
         f32x16* keep = b.kept.get();
         each_head([&](int head, int row, int length) {
             const float* q = at(b.wide, row, QS) + head * HP;
-            keep = attention.forward(length, from, q, q + AP, q + 2 * AP, at(b.o, row, AP) + head * HP, keep);
+            keep = attention.forward(length, from, q, q + AP, q + 2 * AP, at(b.o, row, AP) + head * HP, keep,
+                                     logits_of(b, head));
         });
     }
 

@@ -1,0 +1,16 @@
+"""Scalable softmax: softmax(s log(n) e) over n keys, one learned s a head (Nakanishi, 2025)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resharpen.parts.parameter import learned
+from resharpen.parts.part import attention, masked_softmax
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@attention(s=learned("heads", start=1.0))
+def ssmax(e: Tensor, mask: Tensor, p: Any) -> Tensor:
+    return masked_softmax(p.s * p.n.log() * e, mask)

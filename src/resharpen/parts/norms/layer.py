@@ -1,0 +1,17 @@
+"""LayerNorm: (x - mean) / sqrt(variance + epsilon) * g + b (Ba et al., 2016)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resharpen.parts.parameter import learned
+from resharpen.parts.part import norm
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@norm(g=learned("d", start=1.0), b=learned("d", start=0.0))
+def layer(x: Tensor, p: Any) -> Tensor:
+    centred = x - x.mean(-1, keepdim=True)
+    return centred * (centred.square().mean(-1, keepdim=True) + p.rms_epsilon).rsqrt() * p.g + p.b

@@ -1,0 +1,20 @@
+"""Half of the heads, the first, have ALiBi with slopes 1/h, the others no positions (Vasylenko et al., 2025)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resharpen.parts.part import positions
+from resharpen.parts.positions.alibi import sloped
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@positions(on="logits")
+def nape(e: Tensor, p: Any) -> Tensor:
+    import torch
+
+    half = e.shape[-3] // 2
+    slope_H = 1 / torch.arange(1, half + 1, dtype=e.dtype, device=e.device)
+    return sloped(e, torch.cat([slope_H, torch.zeros_like(slope_H)]))
