@@ -61,10 +61,8 @@ def rounding(engine: str, march: str, device: str) -> str:
     if engine == "native":
         from resharpen.engines.native import build, compiler
 
-        try:
-            return build.rounding(march, compiler.find_compiler())
-        except Failed:
-            return ""  # a kernel that was built before will do, whatever built it
+        # where none can be built, one that was built before will do, whatever built it
+        return "" if build.why_not_here(march) else build.rounding(march, compiler.find_compiler())
     from resharpen.engines.torch_engine import rounding
 
     return rounding(device)

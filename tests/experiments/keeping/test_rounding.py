@@ -24,7 +24,7 @@ def test_another_processor_is_refused_and_reading_is_not(native, tmp_path, monke
     rs.run(native, tmp_path / "run", workers=1)
     monkeypatch.setattr(build, "_cpu", lambda: "another processor")
     for models in (2, 3):
-        with pytest.raises(rs.UserError, match="another processor or compiler.*--march x86-64-v3"):
+        with pytest.raises(rs.UserError, match=r"another processor or compiler.*--march x86-64-v3"):
             rs.run(replace(native, models=models), tmp_path / "run", workers=1)
     assert rs.load(tmp_path / "run").table("models").height == 4
 
