@@ -422,8 +422,9 @@ def _command(args: list[str] | None) -> None:
 
     # Names and paths may hold what looks like markup: what is styled here says so with `style` or `Text`.
     console = Console(width=None if sys.stdout.isatty() else 120, markup=False, emoji=False)
-    warnings.showwarning = lambda message, *_, **__: print(f"resharpen: {message}", file=sys.stderr)
-    command(console)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: print(f"resharpen: {message}", file=sys.stderr)
+        command(console)
 
 
 def _prepare_output() -> None:

@@ -28,9 +28,8 @@ def print_diagnosis(console: Console) -> None:
 
 def _compiler() -> str | Text:
     """As the native engine finds it."""
-    try:
-        compiler = build.find_compiler()
-    except build.NoCompiler as error:
-        return Text("missing", "red").append(f": {error}", "default")
-    found = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=20)
+    if reason := build.why_not_here():
+        return Text("missing", "red").append(f": {reason}", "default")
+    compiler = build.find_compiler()
+    found = subprocess.run([compiler, "--version"], capture_output=True, text=True, errors="replace", timeout=20)
     return found.stdout.splitlines()[0] if found.stdout else compiler

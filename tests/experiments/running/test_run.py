@@ -18,6 +18,7 @@ from runs import assert_same_results
 
 from resharpen.engines.base import part
 from resharpen.engines.choose import SLOWER
+from resharpen.engines.native import minimal
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.shard import TABLES, ShardFiles
 from resharpen.experiments.keeping.store import Run
@@ -313,8 +314,10 @@ def engines(experiment):
     return {name: variant.engine for name, variant in with_engine(experiment).variants.items()}
 
 
-def test_without_a_compiler_torch_takes_over(tiny, monkeypatch):
+def test_without_a_compiler_torch_takes_over(tiny, monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("RESHARPEN_CACHE", str(tmp_path / "cache"))
+    minimal.kernel.cache_clear()
     with pytest.warns(UserWarning, match="no C\\+\\+ compiler found") as said:
         assert engines(replace(tiny, engine="auto")) == {"pre": "torch", "peri": "torch"}
     assert f"about {SLOWER['minimal']} times as slow as native" in str(said[0].message)
