@@ -189,7 +189,8 @@ class Submit(Training):
         if not self.slurm:
             raise UserError("say to what: --slurm")
         experiment, out = self._experiment()
-        jobs = min(self.jobs, len(experiment.shards()))
+        kinds = len(experiment.settings) * len(experiment.variants)
+        jobs = min(self.jobs, kinds * sum(experiment.shard_sizes().values()))
         text = script(self._arguments(), experiment.name, jobs, self.hours)
         if self.dry_run:
             sys.stdout.write(text)

@@ -166,12 +166,12 @@ class Mailbox:
 
 
 def unpack(content: Mapping[str, bytes], where: ShardFiles) -> None:
-    """Write files of a shard that was trained out of sight, unless somebody here has it; the manifest is the last, and
-    the results have to be what it says."""
+    """Write files of a shard that was trained out of sight, unless somebody here has it or has finished it; the
+    manifest is the last, and the results have to be what it says."""
     if not content:
         return
     with where.lease() as held:
-        if not held:
+        if not held or (where.directory / MANIFEST).exists():
             return
         for name in FILES:
             if name in content:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -73,7 +74,8 @@ def submit(text: str) -> str:
     sbatch = shutil.which("sbatch")
     if sbatch is None:
         raise UserError("there is no sbatch on this machine: submit from a login node of the cluster, or use --dry-run")
-    done = subprocess.run([sbatch, "--parsable"], input=text, capture_output=True, text=True)
+    done = subprocess.run([sbatch, "--parsable"], input=os.fsencode(text), capture_output=True)
+    said, complaint = (stream.decode(errors="replace").strip() for stream in (done.stdout, done.stderr))
     if done.returncode:
-        raise UserError(f"sbatch refused the job: {done.stderr.strip() or f'exit code {done.returncode}'}")
-    return done.stdout.strip().split(";")[0]  # JOB;CLUSTER where there are several
+        raise UserError(f"sbatch refused the job: {complaint or f'exit code {done.returncode}'}")
+    return said.split(";")[0]  # JOB;CLUSTER where there are several
