@@ -11,10 +11,10 @@ demo: .venv/installed
 	$(BIN)/resharpen claims runs/demo
 
 test: .venv/installed-dev lint chromium
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 test-all: .venv/installed-dev lint chromium
-	$(BIN)/pytest -n 2 -m ""
+	$(BIN)/pytest -n 2 --dist loadgroup -m ""
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .

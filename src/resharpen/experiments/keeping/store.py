@@ -10,6 +10,7 @@ shards/SETTING/VARIANT/FIRST-LAST/
     manifest.json                       written last, with the hashes of the others: now the shard is done
     .lease                              held by the process that trains the shard; gone when it is done
 .lock                                   held for a moment by whoever creates or extends the run
+.shared                                 while Ray trains it: a word by which its tasks know this directory
 """
 
 from __future__ import annotations
