@@ -15,11 +15,9 @@ def total_nll(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     """Negative log likelihood summed over the places of the mask, [M], from logits [M, ..., V] and targets [...]."""
     from torch.nn import functional
 
-    if not mask.all():
-        logits, targets = logits[:, mask], targets[mask]
     each = targets.expand(logits.shape[:-1])
-    nll = functional.cross_entropy(logits.flatten(0, -2), each.flatten(), reduction="none")
-    return nll.view(len(logits), -1).sum(1)
+    nll = functional.cross_entropy(logits.flatten(0, -2), each.flatten(), reduction="none").view(each.shape)
+    return nll.where(mask, 0.0).flatten(1).sum(1)
 
 
 def counted_nll(logits_MxPxV: Tensor, counts_PxV: Tensor) -> Tensor:

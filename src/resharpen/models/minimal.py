@@ -37,6 +37,7 @@ class Minimal(Model):
 
     kind: ClassVar[str] = "minimal"
     placements: ClassVar[Mapping[str, Placement]] = PLACEMENTS
+    compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("d", "d_k", "d_v"):
