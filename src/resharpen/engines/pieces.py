@@ -43,12 +43,13 @@ def pieces(batch: Batch) -> Iterator[Batch]:
 
 def fixed_pieces(batch: Batch, longest: int) -> Iterator[Batch]:
     """The same sequences, longest first, in pieces of a few shapes that can be compiled for, whatever the minibatch:
-    a number of rows for every length of a short list. What is left over in a piece is padding."""
+    a number of rows for every length of a short list, which ends with the longest. What is left over is padding."""
     length_N = lengths(batch.mask)
     order_N = np.argsort(-length_N, kind="stable")
     order_N = order_N[: np.count_nonzero(length_N)]
     while len(order_N):
-        length = min(listed(int(length_N[order_N[0]])), longest)
+        real = int(length_N[order_N[0]])
+        length = max(real, min(listed(real), longest))
         rows = 2 ** max(0, round(math.log2(FIXED_POSITIONS / length)))
         chosen, order_N = order_N[:rows], order_N[rows:]
         fill = (0, rows - len(chosen)), (0, max(0, length - batch.mask.shape[1]))

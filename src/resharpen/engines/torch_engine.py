@@ -31,9 +31,12 @@ from resharpen.tasks import Batch, Examples
 EVALUATED_AT_ONCE = 2**21
 """Bound on models x positions x tokens in one evaluation call: about 100 MB of activations."""
 COMPILED_FROM = 10_000
-"""Steps from which compiling the minimal transformer pays: it takes about ten seconds and doubles the speed."""
-FLOATS_AT_ONCE = 2**19
-"""Models are trained in blocks whose widest activation has about so many numbers: two megabytes."""
+"""Steps from which compiling pays: about ten seconds for a shape, of which there are up to ten."""
+COMPILED_TO = 128
+"""Training length up to which sequences go in pieces of fixed shapes, to compile for. Where lengths reach further they
+vary so much that padding to a few shapes costs more than compiling gains."""
+FLOATS_AT_ONCE = 2**18
+"""Models are trained in blocks whose widest activation has about so many numbers: one megabyte."""
 
 
 class TorchEngine:
@@ -51,7 +54,8 @@ class TorchEngine:
         self._decay_MxW = self._hyper["weight_decay"][:, None] * self._tensor(np.concatenate(decays).astype(float))
         small = problem.task.vocabulary <= MOST_BITS
         self._reads_sets = small and problem.task.sets and not problem.model.sees_order(problem.parts)
-        self._compiles = problem.model.compiles and problem.steps >= COMPILED_FROM
+        short = self._reads_sets or problem.train_length <= COMPILED_TO
+        self._compiles = problem.model.compiles and short and problem.steps >= COMPILED_FROM
         self._loss_of_flat = compiled(self._flat_loss) if self._compiles else self._flat_loss
         self.load(initial_state(problem, ensemble))
 
