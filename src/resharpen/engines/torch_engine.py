@@ -150,8 +150,8 @@ class TorchEngine:
         model, parts, theta = self.problem.model, self.problem.parts, self._named(theta_MxW)
         hyper = dict(zip(self._hyper, hyper_MxH.unbind(1), strict=True))
         if self._reads_sets:
-            last_P, present_PxV, counts_PxV = piece
-            return counted_nll(model.logits_of_sets(theta, last_P, present_PxV, parts, hyper), counts_PxV)
+            last_P, present_VxP, counts_VxP = piece
+            return counted_nll(model.logits_of_sets(theta, last_P, present_VxP.T, parts, hyper), counts_VxP.T)
         inputs, targets, mask = piece
         return total_nll(model.logits(theta, inputs, parts, hyper), targets, mask)
 

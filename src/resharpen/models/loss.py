@@ -23,4 +23,4 @@ def total_nll(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
 def counted_nll(logits_MxPxV: Tensor, counts_PxV: Tensor) -> Tensor:
     """The same where places with equal inputs are merged, and it is counted how often each target followed; [M]."""
     log_p_MxVxP = logits_MxPxV.mT.log_softmax(1)
-    return -(log_p_MxVxP.flatten(1) @ counts_PxV.T.flatten())
+    return -(log_p_MxVxP * counts_PxV.T).sum(1).sum(1)

@@ -112,7 +112,7 @@ class Minimal(Model):
 
         a_MxPx1x1xV = bound.weights(
             of_last(e_MxVxV)[:, :, None, None],
-            present_PxV.T.contiguous().T[:, None, None],
+            present_PxV[:, None, None],
             present_PxV.sum(-1)[:, None, None, None],
             of_last(h_MxVxD.mT)[:, :, None],
         )
