@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from resharpen.experiments.keeping.stored import load_model as load_model
     from resharpen.experiments.running.rescoring import rescore as rescore
     from resharpen.experiments.running.runner import load as load
-    from resharpen.experiments.running.runner import run as run
     from resharpen.experiments.specs.shelf import take as figure  # noqa: F401
     from resharpen.experiments.specs.spec import Experiment as Experiment
     from resharpen.experiments.specs.spec import Setting as Setting
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from resharpen.models.layers import Bound as Bound
     from resharpen.models.layers import embedding as embedding
     from resharpen.models.layers import linear as linear
+    from resharpen.notebook import run as run
     from resharpen.optim.hyperparameters import Row as Row
     from resharpen.optim.optimiser import optimiser as optimiser
     from resharpen.parts import PLACEMENTS as PLACEMENTS
@@ -72,7 +72,7 @@ _WHERE = {
     "hard_coded_model": "analysis.theory",
     "UserError": "errors",
     "load": "experiments.running.runner",
-    "run": "experiments.running.runner",
+    "run": "notebook",
     "rescore": "experiments.running.rescoring",
     "figure": "experiments.specs.shelf:take",
     "Experiment": "experiments.specs.spec",

@@ -47,9 +47,9 @@ class Orderly:
 
 
 @contextlib.contextmanager
-def orderly() -> Iterator[Orderly]:
+def orderly(asked: Orderly | None = None) -> Iterator[Orderly]:
     """While models are trained. A second signal ends at once, which loses a few seconds of work."""
-    asked = Orderly()
+    asked = asked or Orderly()
     handlers: dict[int, Any] = dict.fromkeys(STOPPING, asked.stop)
     with _handling(handlers | ({SAVING: asked.save} if SAVING else {})):
         yield asked

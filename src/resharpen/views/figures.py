@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from typing import TYPE_CHECKING
 
 from resharpen.analysis.scores import task_of
@@ -22,7 +24,14 @@ CHECKPOINTS = {
 }
 
 
-def draw(run: Run, selection: str = "best", attention: str | None = None) -> dict[str, Figure]:
+class Figures(dict[str, "Figure"]):
+    """By name. In a notebook they show themselves."""
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<img src='data:image/png;base64,{_png(figure)}' width='100%'>" for figure in self.values())
+
+
+def draw(run: Run, selection: str = "best", attention: str | None = None) -> Figures:
     """`figure` is the task's own; what else there is belongs to it. `attention` reads the kept models with another."""
     if selection not in SELECTIONS:
         raise unknown("selection", selection, SELECTIONS)
@@ -32,7 +41,7 @@ def draw(run: Run, selection: str = "best", attention: str | None = None) -> dic
     lengths = None if attention is None else rescore(run, attention, selection)
     read = f", read with {attention}" if attention else ""
     caption = f"each dot is a model with its own random hyperparameters, {CHECKPOINTS[selection]}{read}"
-    figures: dict[str, Figure] = {}
+    figures = Figures()
     names = ", ".join(dict.fromkeys(setting.task.title for setting in settings))
     title = f"{names if len(settings) < 3 else 'All languages'}: {caption}"
     for i, metric in enumerate(task.metrics):
@@ -46,3 +55,9 @@ def draw(run: Run, selection: str = "best", attention: str | None = None) -> dic
 
 def _reported(run: Run, lengths) -> set[str]:
     return set((run.table("lengths") if lengths is None else lengths)["metric"].unique())
+
+
+def _png(figure: Figure) -> str:
+    data = io.BytesIO()
+    figure.savefig(data, format="png")
+    return base64.b64encode(data.getvalue()).decode()

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +105,20 @@ class Run:
     def command(self) -> str:
         """What continues this run."""
         return f"resharpen run {quoted(self.directory)}"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: what it is, how far it is, what continues it."""
+        experiment, shards = self.experiment, self.shards()
+        rows = {
+            "run": str(self.directory),
+            "settings": ", ".join(setting.name for setting in experiment.settings),
+            "variants": ", ".join(experiment.variants),
+            "models": f"{experiment.models:,} of each, {experiment.steps:,} steps",
+            "shards": f"{len(self.done()):,} of {len(shards):,} finished",
+            "continue with": self.command,
+        }
+        cells = (f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in rows.items())
+        return f"<table>{''.join(cells)}</table>"
 
     @property
     def provenance(self) -> dict[str, Any]:

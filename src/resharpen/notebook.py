@@ -1,0 +1,38 @@
+"""`rs.run`: training from Python; in a notebook with a live view, and stopped in order by an interrupt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.running import runner
+from resharpen.experiments.specs.spec import Experiment
+from resharpen.signals import Orderly, orderly
+from resharpen.views.notebook import NotebookProgress, in_notebook
+
+
+class Interruptible(Orderly):
+    """A second interrupt ends the cell at once, not the kernel."""
+
+    def stop(self, number: int, _frame: object) -> None:
+        if self.number:
+            raise KeyboardInterrupt
+        self.number = number
+
+
+def run(experiment: Experiment, directory: str | Path, workers: int | None = None, **how: Any) -> Run:
+    """Train all models of an experiment in a directory, or what is left of them; `how` is what
+    `experiments.running.runner.run` takes further.
+
+    In a notebook progress is shown, and the interrupt button stops after the current chunk: nothing is lost, and the
+    same cell goes on.
+    """
+    if how or not in_notebook():
+        return runner.run(experiment, directory, workers, **how)
+    progress = NotebookProgress()
+    with orderly(Interruptible()) as asked:
+        store = runner.run(experiment, directory, workers, progress.plan, progress.update, asked.is_stopping)
+    if asked.is_stopping():
+        print("Stopped; nothing is lost. Run this cell again to go on.")
+    return store
