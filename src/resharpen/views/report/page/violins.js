@@ -145,6 +145,7 @@ function violinPicture(run, width, dots = true) {
   return { traces, drawn, layout: layout({
     ...axes, shapes, annotations, width, height: 70 + rows * height, dragmode: matchMedia("(pointer: coarse)").matches ? false : "select",
     grid: { rows, columns, pattern: "independent", roworder: "top to bottom", xgap: 0.07, ygap: dots ? 0.28 : 0.38 },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: css("soft"), activecolor: css("ink") },
     margin: { l: 50, r: 12, t: dots ? 52 : 28, b: dots ? 48 : 24 }, selectdirection: "any", newselection: { line: { color: css("pin"), width: 1 } },
   }) };
 }
@@ -154,7 +155,7 @@ function drawViolins() {
   shown = picture.drawn;
   hideTip();
   Plotly.react(plot, picture.traces, picture.layout, { displaylogo: false, responsive: false, showTips: false,
-    modeBarButtonsToRemove: ["zoomIn2d", "zoomOut2d", "autoScale2d"], toImageButtonOptions: { filename: run.name, scale: 2 } });
+    modeBarButtons: [["toImage"], ["select2d", "lasso2d", "zoom2d", "pan2d"], ["resetScale2d"]], toImageButtonOptions: { filename: run.name, scale: 2 } });
   if (!plot.listening) listenToViolins(plot);
   markPinned(); markSelection();
   const metric = run.metrics[state.metric];
