@@ -282,9 +282,32 @@ def test_brushing_an_axis_selects_everywhere(page, store):
     assert abs(found - below) <= 2  # a pixel more or less
     bright = f"[...document.querySelectorAll('{DOTS}')].filter((dot) => dot.style.opacity > 0.5).length"
     assert page.evaluate(bright) == 2 * found
+    assert lines(page) == found
     page.locator("#chosen button").click()
     assert page.locator("#chosen").inner_text() == ""
     assert page.evaluate(bright) == 2 * 64
+
+
+def lines(page) -> int:
+    """Models that the parallel coordinates show in front: every line ends with a gap."""
+    return page.evaluate(
+        "[1, 2].flatMap((k) => document.getElementById('parallel').data[k].x).filter((x) => x === null).length"
+    )
+
+
+def test_a_box_over_a_panel_selects_its_models(page):
+    page.locator("#violins").scroll_into_view_if_needed()
+    box = page.locator("#violins .draglayer .nsewdrag").nth(1).bounding_box()
+    page.mouse.move(box["x"] + 2, box["y"] + 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 2, box["y"] + box["height"] - 2, steps=4)
+    page.mouse.up()
+    page.wait_for_selector("#chosen button")
+    assert page.locator("#chosen").inner_text().startswith(f"32 of 64 models selected: {VARIANT} 0, peri 32")
+    assert lines(page) == 32
+    page.keyboard.press("Escape")
+    assert page.locator("#chosen").inner_text() == ""
+    assert lines(page) == 64
 
 
 def test_filters(page):

@@ -60,13 +60,13 @@ function drawParallel() {
   const traces = [
     { ...style(css("other"), 0.5, chosen ? 0.12 : 0), ...(chosen ? linesOf(models) : { x: [], y: [] }) },
     { ...style(css("other"), 0.7, 0.35), ...linesOf(rest) },
-    { ...style(css("best"), 1.1, 0.7), ...linesOf(best) },
+    { ...style(css("best"), 1, 0.55), ...linesOf(best) },
     { ...style(css("pin"), 3, 1), ...linesOf(state.pinned === null ? [] : [state.pinned]) },
   ];
   const shapes = columns.map((_, k) => ({ type: "line", x0: k, x1: k, y0: 0, y1: 1, layer: "below", line: { color: css("soft"), width: 1 } }));
   columns.forEach((column, k) => {
     const range = state.brushes[column.name];
-    if (range) shapes.push({ type: "rect", x0: k - 0.09, x1: k + 0.09, y0: column.place(range[0]), y1: column.place(range[1]), fillcolor: css("pin"), opacity: 0.35, line: { width: 0 } });
+    if (range) shapes.push({ type: "rect", x0: k - 0.09, x1: k + 0.09, y0: column.place(range[0]), y1: column.place(range[1]), fillcolor: css("pin"), opacity: 0.6, line: { width: 0 } });
   });
   const note = (k, y, text, more = {}) => ({ x: k, y, text, showarrow: false, font: { size: 10.5, color: css("soft") }, ...more });
   const annotations = columns.flatMap((column, k) => [

@@ -45,8 +45,8 @@ function drawVerdicts() {
   const run = state.run, box = $("verdicts");
   box.replaceChildren();
   if (!run.claims.length) return;
-  box.append(el("h2", {}, "Claims of the paper"), ...run.claims.map(claimDetails), el("p", { className: "note" },
-    "Best: the 10% quantile over models at their best checkpoint (90% where more is better), training weights unless BEMA is named. Intervals are over draws; "
+  box.append(el("h2", {}, "Claims"), ...run.claims.map(claimDetails), el("p", { className: "note" },
+    "Up to 7 the paper's, from 8 on ours. Best: the 10% quantile over models at their best checkpoint (90% where more is better), training weights unless BEMA is named. Intervals are over draws; "
     + "coloured dots are estimates, upright ticks what the claim says they lie below or above."
     + (run.alike === null ? "" : ` Intraclass correlation of the scores of draws that share minibatches: ${number(run.alike, 2)}.`)));
 }
@@ -74,8 +74,8 @@ function drawAbout() {
   box.append(el("p", { className: "soft" }, "To make it again:"), el("pre", {}, about.command));
   if (about.continue) box.append(el("p", { className: "soft" }, "It is not finished; to go on:"), el("pre", {}, about.continue));
   if (about.cut?.length) {
-    box.append(el("h3", {}, "What was cut against the paper"), table(["", "here", "paper"], about.cut.map((row) => el("tr", {}, cell(row.what, ""), cell(row.here), cell(row.paper)))));
-  } else if (about.cut) box.append(el("p", {}, "Nothing was cut against the paper: this is its full protocol."));
+    box.append(el("h3", {}, "What was cut against the full protocol"), table(["", "here", "in full"], about.cut.map((row) => el("tr", {}, cell(row.what, ""), cell(row.here), cell(row.paper)))));
+  } else if (about.cut) box.append(el("p", {}, "Nothing was cut: this is the full protocol."));
   box.append(el("dl", { className: "facts" }, Object.entries(about.facts).flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])));
   if (insideSaid) box.append(el("p", { className: "note" }, insideSaid));
   box.append(el("details", {}, el("summary", {}, el("span", { className: "text" }, "The whole spec")), el("pre", {}, JSON.stringify(about.spec, null, 1))));
@@ -87,7 +87,7 @@ function drawFront(runs) {
   const cards = runs.map((run, i) => {
     const claims = run.claims.map((claim) => el("li", {}, el("span", {}, `${claim.number}. ${claim.text}`), verdict(claim.verdict)));
     return el("article", { className: "card" }, el("h2", {}, el("a", { href: `#run=${encodeURIComponent(run.key)}` }, run.name)), el("p", { className: "soft" }, lead(run)),
-      plots[i], claims.length ? el("ul", {}, claims) : el("p", { className: "note" }, "The paper claims nothing about this one."));
+      plots[i], claims.length ? el("ul", {}, claims) : el("p", { className: "note" }, "There is no claim about this one."));
   });
   $("front").replaceChildren(el("div", { className: "cards" }, cards));
   runs.forEach((run, i) => {

@@ -102,7 +102,7 @@ function caption(run, panel) {
 // Traces and layout; `dots` false for the small pictures of the front page.
 function violinPicture(run, width, dots = true) {
   const drawn = violinPanels(run), wide = Math.max(...drawn.map((p) => p.violins.length)) > MANY_VIOLINS;
-  const most = wide || !dots ? 2 : 4, least = dots ? (wide ? 460 : 250) : 150;
+  const most = dots ? (wide ? 2 : 4) : drawn.length > 4 ? 4 : 2, least = dots ? (wide ? 460 : 250) : 95;
   const columns = Math.max(1, Math.min(most, drawn.length, Math.floor(width / least)));
   const rows = Math.ceil(drawn.length / columns), metric = run.metrics[state.metric];
   const total = drawn.reduce((sum, panel) => sum + 2 * panel.violins.reduce((n, v) => n + (run.cells[v.cell]?.count ?? 0), 0), 0);
@@ -141,10 +141,11 @@ function violinPicture(run, width, dots = true) {
     axes[`yaxis${n}`] = axis({ matches: place ? "y" : undefined, showticklabels: place % columns === 0,
       title: place % columns === 0 && dots ? plain(state.by === "length" || state.length !== null ? metric.label : `mean ${metric.label}`) : "" });
   });
-  const height = dots ? (wide ? 250 : 320) : 150;
+  const height = dots ? (wide ? 250 : 320) : drawn.length > 4 ? 110 : 150;
   return { traces, drawn, layout: layout({
     ...axes, shapes, annotations, width, height: 70 + rows * height, dragmode: matchMedia("(pointer: coarse)").matches ? false : "select",
     grid: { rows, columns, pattern: "independent", roworder: "top to bottom", xgap: 0.07, ygap: dots ? 0.28 : 0.38 },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: css("soft"), activecolor: css("ink") },
     margin: { l: 50, r: 12, t: dots ? 52 : 28, b: dots ? 48 : 24 }, selectdirection: "any", newselection: { line: { color: css("pin"), width: 1 } },
   }) };
 }
@@ -154,7 +155,7 @@ function drawViolins() {
   shown = picture.drawn;
   hideTip();
   Plotly.react(plot, picture.traces, picture.layout, { displaylogo: false, responsive: false, showTips: false,
-    modeBarButtonsToRemove: ["zoomIn2d", "zoomOut2d", "autoScale2d"], toImageButtonOptions: { filename: run.name, scale: 2 } });
+    modeBarButtons: [["toImage"], ["select2d", "lasso2d", "zoom2d", "pan2d"], ["resetScale2d"]], toImageButtonOptions: { filename: run.name, scale: 2 } });
   if (!plot.listening) listenToViolins(plot);
   markPinned(); markSelection();
   const metric = run.metrics[state.metric];
