@@ -96,6 +96,9 @@ class Models:
     setting: str
     models: int
     diverged: int
+    median: float
+    best: float
+    """The best tenth; both of mean values on new lengths, or over all where there are none."""
 
 
 @dataclass(frozen=True)

@@ -66,13 +66,20 @@ class Paired:
             if not rows.is_empty()
         }
 
-    def models(self) -> list[tuple[str, str, int, int]]:
-        """(variant, setting, models, how many of them diverged)"""
+    def models(self) -> list[tuple[str, str, int, int, float, float]]:
+        """(variant, setting, models, how many of them diverged, the median and the best tenth of their mean values), on
+        new lengths where there are any."""
         import polars as pl
 
-        each = self.rows.unique(["setting", "variant", "draw"], maintain_order=True)
-        count = (pl.len(), pl.col("diverged_at").is_not_null().sum())
-        return each.group_by("variant", "setting", maintain_order=True).agg(*count).rows()
+        means, worst = self.means(), self.sign * self.metric.worst
+        value = pl.col("gain").fill_null(worst) * self.sign
+        columns = (
+            pl.len(),
+            pl.col("diverged_at").is_not_null().sum().alias("diverged"),
+            value.median().alias("median"),
+            value.quantile(self.metric.best_quantile, "linear").alias("best"),
+        )
+        return means.get("new", means["all"]).group_by("variant", "setting", maintain_order=True).agg(*columns).rows()
 
 
 def pair(

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from resharpen.errors import unknown
 from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.running.training import SELECTIONS
 from resharpen.tasks import Task
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ def scored_lengths(
     """
     import polars as pl
 
+    if selection not in SELECTIONS:
+        raise unknown("selection", selection, SELECTIONS)
     known = pl.col("value").is_not_null()
     of_setting, of_model = ["setting", "metric"], ["model", "weights", "metric"]
     nothing = known.any().over(of_setting) & ~known.any().over(*of_setting, "length")

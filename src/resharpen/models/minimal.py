@@ -37,6 +37,7 @@ class Minimal(Model):
 
     kind: ClassVar[str] = "minimal"
     placements: ClassVar[Mapping[str, Placement]] = PLACEMENTS
+    compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("d", "d_k", "d_v"):
@@ -118,7 +119,7 @@ class Minimal(Model):
         h_MxPx1xD = of_last(h_MxVxD.mT)[:, :, None]
         a_MxPx1x1xV = bound.weights(
             of_last(e_MxVxV)[:, :, None, None],
-            present_PxV.T.contiguous().T[:, None, None],
+            present_PxV[:, None, None],
             present_PxV.sum(-1)[:, None, None, None],
             h_MxPx1xD,
         )

@@ -43,6 +43,7 @@ class Transformer(Model):
     kind: ClassVar[str] = "transformer"
     placements: ClassVar[Mapping[str, Placement]] = PLACEMENTS
     positions: ClassVar[str] = "rope"
+    compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("layers", "d", "heads", "d_mlp"):

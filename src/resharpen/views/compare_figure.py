@@ -86,7 +86,7 @@ def _gains(pair: Sequence[Axes], found: Comparison, lengths: str, style: dict[st
         axes.axvline(0.0, color="black", linewidth=0.8)
         for i, effect in enumerate(effects):
             interval = getattr(effect, name).interval
-            _bar(axes, interval, i, style[effect.variant])
+            interval_bar(axes, interval, i, style[effect.variant])
         axes.set_title(f"{title} ({lengths} lengths)", fontsize=9)
         axes.set_xlabel(f"gain in {found.metric.label} (right of 0: better than {found.baseline})", fontsize=8)
         axes.tick_params(labelsize=7.5)
@@ -96,7 +96,7 @@ def _gains(pair: Sequence[Axes], found: Comparison, lengths: str, style: dict[st
     pair[0].set_ylim(len(effects) - 0.5, -0.5)
 
 
-def _bar(axes: Axes, interval: Interval, at: float, style: dict[str, Any]) -> None:
+def interval_bar(axes: Axes, interval: Interval, at: float, style: dict[str, Any]) -> None:
     """A gain with its interval; an end that the draws leave open is left out."""
     low, high = (end if np.isfinite(end) else interval.estimate for end in (interval.low, interval.high))
     axes.plot([low, high], [at, at], color=style["color"], linewidth=1.4)

@@ -171,7 +171,7 @@ class LiveProgress:
 def _announce(plan: Plan, console: Console) -> None:
     for line in plan.damaged:
         console.print(line, style="yellow", soft_wrap=True)
-    shards = plan.run.shards()
+    shards = plan.shards
     already = len(shards) - len(plan.todo)
     text = (
         f"{len(plan.todo)} of {len(shards)} shards to train" if plan.todo else f"all {len(shards)} shards are finished"

@@ -24,7 +24,9 @@ _STYLE = {"holds": "green", "does not hold": "red", "undecided at this scale": "
 
 
 def print_claims(claims: Sequence[Claim], console: Console) -> None:
-    summary = Table("claim", "verdict", "findings", title="Claims of the paper", title_justify="left")
+    summary = Table(
+        "claim", "verdict", "findings", title="Claims of the paper, and ours from 8 on", title_justify="left"
+    )
     for claim in claims:
         counts = Counter(finding.verdict for finding in claim.findings)
         parts = ", ".join(f"{n} {verdict.removesuffix(' at this scale')}" for verdict, n in counts.most_common())

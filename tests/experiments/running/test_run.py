@@ -14,9 +14,11 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from runs import assert_same_results
 
 from resharpen.engines.base import part
 from resharpen.engines.choose import SLOWER
+from resharpen.engines.native import minimal
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.shard import TABLES, ShardFiles
 from resharpen.experiments.keeping.store import Run
@@ -28,23 +30,6 @@ from resharpen.experiments.specs.spec import Setting
 from resharpen.experiments.specs.toml import to_data
 from resharpen.models import Minimal
 from resharpen.tasks import SetComplement
-
-
-def assert_same_results(a: Run, b: Run):
-    """Every table and every kept weight, bit for bit."""
-    for name in TABLES:
-        order = [c for c in ("model", "weights", "selection", "step", "length") if c in a.table(name).columns]
-        assert_frame_equal(a.table(name).sort(order), b.table(name).sort(order), check_exact=True)
-    assert weights_by_model(a) == weights_by_model(b)
-
-
-def weights_by_model(store: Run) -> dict[tuple[str, str], bytes]:
-    return {
-        (model, name): array[i].tobytes()
-        for shard in store.shards()
-        for name, array in store.weights(shard).items()
-        for i, model in enumerate(shard.model_ids)
-    }
 
 
 def test_a_run_fills_the_three_tables(tiny, tmp_path):
@@ -329,8 +314,10 @@ def engines(experiment):
     return {name: variant.engine for name, variant in with_engine(experiment).variants.items()}
 
 
-def test_without_a_compiler_torch_takes_over(tiny, monkeypatch):
+def test_without_a_compiler_torch_takes_over(tiny, monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("RESHARPEN_CACHE", str(tmp_path / "cache"))
+    minimal.kernel.cache_clear()
     with pytest.warns(UserWarning, match="no C\\+\\+ compiler found") as said:
         assert engines(replace(tiny, engine="auto")) == {"pre": "torch", "peri": "torch"}
     assert f"about {SLOWER['minimal']} times as slow as native" in str(said[0].message)

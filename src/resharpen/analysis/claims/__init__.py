@@ -1,10 +1,11 @@
-"""What the paper claims, tested on a run."""
+"""What the paper claims, and what we claim of remedies, tested on a run."""
 
 from dataclasses import replace
 
 from resharpen.analysis.claims.finding import Claim, Finding, correlation_within_groups
 from resharpen.analysis.claims.languages import dyck_claims, tomita_claims
 from resharpen.analysis.claims.max_retrieval import max_retrieval_claims
+from resharpen.analysis.claims.remedies import remedies_claims
 from resharpen.analysis.claims.set_complement import set_complement_claims
 from resharpen.analysis.scores import WORST, scores, task_of
 from resharpen.experiments.keeping.store import Run
@@ -41,4 +42,5 @@ def claims(run: Run) -> list[Claim]:
     if not test:
         return []
     correlation = correlation_within_groups(scores(run), WORST[metric])
-    return [replace(claim, correlation=correlation) for claim in test(run, correlation.worth(GROUP))]
+    worth = correlation.worth(GROUP)
+    return [replace(claim, correlation=correlation) for claim in test(run, worth) + remedies_claims(run, worth)]

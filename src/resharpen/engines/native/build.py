@@ -14,14 +14,14 @@ import contextlib
 import hashlib
 import os
 import platform
-import shlex
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from resharpen.engines.native.compiler import BuildError, NoCompiler, call, find_compiler
+from resharpen.engines.native.compiler import BuildError, Compiler, call, find_compiler
+from resharpen.errors import Failed
 
 SOURCES = Path(__file__).parent / "kernels"
 SUFFIX = ".dll" if platform.system() == "Windows" else ".so"
@@ -31,26 +31,50 @@ DIGITS = 12
 def kernel(name: str, sizes: Mapping[str, int], march: str = "native") -> Path:
     """The shared library of `kernels/<name>.cpp` with the given compile-time sizes, built if it is not there yet."""
     label = "-".join([name, *(f"{size.lower()}{n}" for size, n in sizes.items()), march])
-    what, processor = f"{label}-{_sources()}", _digest(_cpu().encode() if march == "native" else b"")
-    directory = cache_directory()
+    what, directory = f"{label}-{_sources()}", cache_directory()
     try:
         compiler = find_compiler()
-    except NoCompiler:
-        if found := _kept(directory, what, f"{processor}-*"):
+        if found := _kept(directory, what, how := rounding(march, compiler)):
+            return found
+        defines = tuple(f"-DRESHARPEN_{size}={n}" for size, n in sizes.items())
+        command = (*compiler.command, *compiler.flags(march), *defines)
+        return _build(command, SOURCES / f"{name}.cpp", directory, what, how)
+    except Failed:
+        if found := _kept(directory, what, f"{_processor(march)}-*"):
             return found
         raise
-    command = (*compiler.command, *compiler.flags(march))
-    how = f"{processor}-{_digest(f'{command} {compiler.version}'.encode())}"
-    defines = tuple(f"-DRESHARPEN_{size}={n}" for size, n in sizes.items())
-    return _kept(directory, what, how) or _build((*command, *defines), name, directory, what, how)
+
+
+def rounding(march: str, compiler: Compiler) -> str:
+    """What decides how kernels round: PROCESSOR-COMPILER, as their names have it."""
+    return f"{_processor(march)}-{_digest(f'{compiler.flags(march)} {compiler.version}'.encode())}"
+
+
+def why_not_here(march: str) -> str:
+    """Why no kernel can be built on this machine; empty if one can, as far as a small try shows."""
+    try:
+        return _why_not(find_compiler(), cache_directory(), march)
+    except Failed as error:
+        return str(error)
+
+
+@cache
+def _why_not(compiler: Compiler, directory: Path, march: str) -> str:
+    try:
+        with _scratch(directory) as scratch:
+            _compile((*compiler.command, *compiler.flags(march), "-xc++"), SOURCES / "training.h", scratch)
+    except Failed as error:
+        return str(error)
+    return ""
 
 
 def _kept(directory: Path, what: str, how: str) -> Path | None:
-    """A kernel in the cache that is what it was when it was built."""
-    for path in sorted(directory.glob(f"{what}-*@{how}{SUFFIX}")):
-        if path.name.startswith(f"{what}-{_digest(path.read_bytes())}@"):
-            return path
-        path.unlink(missing_ok=True)
+    """A kernel in the cache that is what it was when it was built; what is damaged goes."""
+    with _telling(directory):
+        for path in sorted(directory.glob(f"{what}-*@{how}{SUFFIX}")):
+            if path.name.startswith(f"{what}-{_digest(path.read_bytes())}@"):
+                return path
+            path.unlink(missing_ok=True)
     return None
 
 
@@ -59,39 +83,54 @@ def cache_directory() -> Path:
     from platformdirs import user_cache_path
 
     path = Path(os.environ.get("RESHARPEN_CACHE") or user_cache_path("resharpen", appauthor=False))
-    try:
+    with _telling(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise BuildError(
-            f"cannot keep kernels in {path}: {error.strerror}; set RESHARPEN_CACHE to a directory of yours"
-        ) from error
-    if hasattr(os, "getuid"):
         status = path.stat()
-        if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise BuildError(f"{path}: kernels are loaded from here, so only you may be able to write to it")
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        raise BuildError(f"{path}: kernels are loaded from here, so only you may be able to write to it")
     return path
 
 
-def _build(command: tuple[str, ...], name: str, directory: Path, what: str, how: str) -> Path:
+@contextlib.contextmanager
+def _telling(directory: Path) -> Iterator[None]:
     try:
-        with tempfile.TemporaryDirectory(dir=directory, prefix="build-") as scratch:
-            library = Path(scratch) / f"kernel{SUFFIX}"
-            result = call((*command, str(SOURCES / f"{name}.cpp"), "-o", str(library)))
-            if result.returncode != 0 or not library.is_file():
-                lines = [line for line in result.stderr.splitlines() if line.strip()]
-                said = next((line for line in lines if "error" in line), lines[0] if lines else "it said nothing")
-                raise BuildError(f"the compiler cannot build a kernel ({shlex.join(command)} {name}.cpp): {said}")
-            path = directory / f"{what}-{_digest(library.read_bytes())}@{how}{SUFFIX}"
-            library.replace(path)
-            return path
+        yield
     except OSError as error:
         raise BuildError(f"cannot keep kernels in {directory}: {error.strerror}; set RESHARPEN_CACHE") from error
+
+
+@contextlib.contextmanager
+def _scratch(directory: Path) -> Iterator[Path]:
+    with _telling(directory), tempfile.TemporaryDirectory(dir=directory, prefix="build-") as scratch:
+        yield Path(scratch)
+
+
+def _build(command: tuple[str, ...], source: Path, directory: Path, what: str, how: str) -> Path:
+    with _scratch(directory) as scratch:
+        library = _compile(command, source, scratch)
+        path = directory / f"{what}-{_digest(library.read_bytes())}@{how}{SUFFIX}"
+        library.replace(path)
+    return path
+
+
+def _compile(command: tuple[str, ...], source: Path, directory: Path) -> Path:
+    library = directory / f"kernel{SUFFIX}"
+    result = call((*command, str(source), "-o", str(library)))
+    if result.returncode != 0 or not library.is_file():
+        lines = result.stderr.strip().splitlines() or ["it said nothing"]
+        said = next((line for line in lines if "error" in line.lower()), lines[-1])
+        raise BuildError(f"the compiler cannot build a kernel ({command[0]} ... {source.name}): {said.strip()[:300]}")
+    return library
 
 
 @cache
 def _sources() -> str:
     paths = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".h", ".cpp"))
     return _digest(b"\0".join(path.read_bytes() for path in paths))
+
+
+def _processor(march: str) -> str:
+    return _digest(_cpu().encode() if march == "native" else b"")
 
 
 @cache

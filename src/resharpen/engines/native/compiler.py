@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 
-from resharpen.errors import UserError
+from resharpen.errors import Failed
 
 USUAL = ("g++", "clang++", "c++")
 FLAGS = (
@@ -26,11 +26,11 @@ SECONDS = 600
 """A compiler that has not answered by then never will; the first build of zig takes a minute."""
 
 
-class NoCompiler(UserError):
+class NoCompiler(Failed):
     """There is no C++ compiler on this machine."""
 
 
-class BuildError(UserError):
+class BuildError(Failed):
     """The compiler refused a kernel, or it cannot be kept."""
 
 

@@ -19,7 +19,7 @@ from resharpen.experiments.specs.spec import Shard
 if TYPE_CHECKING:
     import polars as pl
 
-_HEADER = {"format": int, "command": str, "spec": dict, "drawn": dict, "extents": list, "code": list}
+_HEADER = {"format": int, "command": str, "spec": dict, "drawn": dict, "extents": list, "code": list, "rounding": dict}
 COLUMNS = {
     "models": {"draw": int, "diverged_at": int},
     "curves": {"weights": str, "step": int, "score": float, "score_trained": float, "loss": float},

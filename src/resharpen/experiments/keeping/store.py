@@ -10,6 +10,7 @@ shards/SETTING/VARIANT/FIRST-LAST/
     manifest.json                       written last, with the hashes of the others: now the shard is done
     .lease                              held by the process that trains the shard; gone when it is done
 .lock                                   held for a moment by whoever creates or extends the run
+.shared                                 while Ray trains it: a word by which its tasks know this directory
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from resharpen import own
+from resharpen.engines.choose import rounding
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping import files, lock
 from resharpen.experiments.keeping.checks import check_extents, check_header, check_table
@@ -211,11 +213,30 @@ def open_run(directory: Path, experiment: Experiment, trust_code: bool = False) 
             f"{directory} holds another run ({'; '.join(changes)}); "
             f"choose another --out, or continue it with: {run.command}"
         )
+    check_rounding(run)
     if grows or new.baseline != old.baseline:
         _write_header(directory, new, [*run._header["extents"], *([old.models] if grows else [])])
     else:
         _write_beside(directory, old)
     return Run(directory, trust_code)
+
+
+def roundings(experiment: Experiment) -> dict[str, str]:
+    """Engine -> how its numbers are rounded here."""
+    engines = {str(variant.engine or experiment.engine) for variant in experiment.variants.values()}
+    return {engine: rounding(engine, experiment.march, experiment.device) for engine in sorted(engines)}
+
+
+def check_rounding(run: Run) -> None:
+    """UserError on a machine whose numbers come out differently: one run, one kind of bits."""
+    for engine, here in roundings(run.experiment).items():
+        there = run._header["rounding"].get(engine)
+        if here and there and here != there:
+            raise UserError(
+                f"{run.directory} was begun with another processor or compiler, whose last bits differ "
+                f"({engine}: {there} there, {here} here); continue it there, or start a run that can move between "
+                "machines: --march x86-64-v3, say, with the same compiler"
+            )
 
 
 def _with_engines_of(old: Experiment, new: Experiment) -> dict[str, Variant]:
@@ -250,6 +271,7 @@ def _write_header(directory: Path, experiment: Experiment, extents: Sequence[int
         "drawn": search_data(experiment),
         "extents": extents,
         "code": [{"path": str(source.path), "sha256": source.sha256} for source in sorted(sources, key=str)],
+        "rounding": roundings(experiment),
         "provenance": provenance(),
     }
     files.write_json(directory / HEADER, header)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -117,8 +118,11 @@ def load_model(run: Run, model_id: str, weights: Weights = "train", selection: s
 
 def find_shard(run: Run, model_id: str) -> Shard:
     """The shard that holds a model."""
-    for shard in run.shards():
-        if model_id in shard.model_ids:
-            return shard
-    example = run.shards()[0].model_ids[0]
+    kind, _, draw = str(model_id).rpartition("/")
+    shards = run.shards()
+    if re.fullmatch("0|[1-9][0-9]{0,9}", draw):
+        for shard in shards:
+            if f"{shard.setting.name}/{shard.variant}" == kind and 0 <= int(draw) - shard.first < shard.count:
+                return shard
+    example = shards[0].model_ids[0]
     raise UserError(f"no model '{model_id}' in {run.directory}: ids are SETTING/VARIANT/DRAW, such as {example}")

@@ -14,7 +14,8 @@ from resharpen.experiments.specs.toml import tasks_data
 def identities(experiment: Experiment, drawn: Mapping[str, Any]) -> Callable[[Shard], str]:
     """The identity of each shard: its name and what of the spec goes into its models, `drawn` being the search of each
     variant as the run recorded it. Neither the experiment's name nor the number of models does, so a run may grow."""
-    shared = {name: getattr(experiment, name) for name in ("steps", "batch", "checkpoints", "seed", "device")}
+    fields = ("steps", "batch", "checkpoints", "seed", "device", "march")
+    shared = {name: getattr(experiment, name) for name in fields}
     digests = {}
     for setting in experiment.settings:
         for name, variant in experiment.variants.items():

@@ -33,7 +33,7 @@ from resharpen.experiments.specs.spec import Experiment, Setting, usual_model
 from resharpen.experiments.specs.variant import choose, from_table
 from resharpen.models import Model, find_model
 from resharpen.optim.hyperparameters import TABLE, Row, narrowed
-from resharpen.plain import Data, known, typed
+from resharpen.plain import Data, known, shown, typed
 from resharpen.tasks import SetComplement, Task, find_task
 
 _NUMBERS = ("models", "steps", "batch", "checkpoints", "seed")
@@ -48,7 +48,7 @@ def read_toml(path: str | Path) -> Experiment:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, a number of thousands of digits, too deep
         raise UserError(f"{path}: not valid TOML: {error}") from error
     try:
         return from_data({"name": path.stem, **data}, path.parent)
@@ -174,5 +174,6 @@ def _rows_data(rows: Mapping[str, Row]) -> dict[str, Any]:
 def _number_or_pair(name: str, value: Any) -> float | tuple[float, float]:
     numbers = value if isinstance(value, list) else [value]
     if len(numbers) not in (1, 2) or any(isinstance(x, bool) or not isinstance(x, int | float) for x in numbers):
-        raise UserError(f"{name} = {value!r}: allowed are a number or [low, high]")
-    return float(numbers[0]) if len(numbers) == 1 else (float(numbers[0]), float(numbers[1]))
+        raise UserError(f"{name} = {shown(value)}: allowed are a number or [low, high]")
+    low, *rest = (typed(name, x, float) for x in numbers)
+    return (low, *rest) if rest else low

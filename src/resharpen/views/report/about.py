@@ -24,13 +24,14 @@ def about(run: Run) -> dict[str, Any]:
     experiment, provenance = run.experiment, run.provenance
     shards, done = run.shards(), run.done()
     figure, scale = on_the_shelf(experiment)
+    checkpoints = len(experiment.checkpoint_steps())
     seconds = sum(run.files(shard).told("seconds") for shard in done)
     versions = ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())
     facts = {
         "run": str(run.directory),
         "shards": f"{len(done):,} of {len(shards):,} finished",
         "time": f"{duration(seconds)} of one core's time in all",
-        "steps": f"{experiment.steps:,} of {experiment.batch:,} sequences, {len(experiment.checkpoint_steps())} checkpoints",
+        "steps": f"{experiment.steps:,} of {experiment.batch:,} sequences, {checkpoints} checkpoints",
         "seed": str(experiment.seed),
         "engine": ", ".join(f"{name}: {variant.engine}" for name, variant in experiment.variants.items()),
         "started": str(provenance["started"]),

@@ -121,8 +121,8 @@ class Gathered:
         return {"mean": mean, "new": new, "value": value}
 
     def _violins(self, mean_KxWxM: NDArray, value_KxWxMxL: NDArray) -> dict[str, NDArray]:
-        """Of every violin, over all lengths and then at each: `violin` [K, V, W, 1+L, points] its width, 255 at the widest;
-        `ends` [K, V, W, 1+L, 4] where it begins and ends, median and best quantile."""
+        """Of every violin, over all lengths and then at each: `violin` [K, V, W, 1+L, points] its width, 255 at most,
+        and `ends` [K, V, W, 1+L, 4] where it begins and ends, median and best quantile."""
         every = np.concatenate([mean_KxWxM[..., None], value_KxWxMxL], axis=-1)
         shape = len(self.metrics), len(self.cells), len(WEIGHTS), every.shape[-1]
         width, ends = np.zeros((*shape, POINTS), np.uint8), np.full((*shape, 4), np.nan, np.float32)

@@ -32,7 +32,7 @@ def write_report(runs: Sequence[Run], path: Path) -> None:
 
 
 def report(runs: Sequence[Run]) -> str:
-    """The page. Only these scripts may run, by their hashes, and nothing may be loaded from anywhere."""
+    """The page."""
     name = runs[0].experiment.name if len(runs) == 1 else f"{len(runs)} runs"
     script = "\n".join(_page(file) for file in SCRIPTS)
     script = f'"use strict";\n(() => {{\n{script}\n}})();'
@@ -103,10 +103,12 @@ def _metric(name: str, task: Any) -> dict[str, Any]:
 
 
 def _policy(*scripts: str) -> str:
+    """Only these scripts may run, by their hashes, and nothing may be loaded from anywhere. plotly makes functions of
+    text to draw with WebGL; without unsafe-eval it cannot."""
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
-        "form-action 'none'"
+        f"default-src 'none'; script-src {hashes} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
     )
 
 

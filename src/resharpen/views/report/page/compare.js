@@ -22,17 +22,17 @@ function drawCompare() {
     }
   }
   box.append(el("ul", {}, found.sentences.map((text) => el("li", {}, text))));
-  const rows = found.effects.map((effect) => el("tr", {}, cell(effect.variant, ""), cell(effect.setting, ""), cell(LENGTHS[effect.lengths], ""),
+  const rows = found.effects.map((effect) => el("tr", {}, ...[effect.variant, effect.setting, LENGTHS[effect.lengths]].map((text) => cell(text, "short")),
     ...["median", "best"].flatMap((name) => [cell(number(effect[name].estimate, 3)), cell(interval(effect[name])), el("td", { className: "number" }, verdict(effect[name].verdict))]),
     cell(`${Math.round(100 * effect.wins.estimate)}% of ${effect.pairs.toLocaleString("en")}`)));
   box.append(el("details", {}, el("summary", {}, el("span", { className: "text" }, "Every setting")),
-    table(["variant", "setting", "over", "median gain", "95% interval", "", "best tenth", "95% interval", "", "wins"], rows)));
+    table(["variant", "setting", "over", "median gain", "95% interval", "", "best tenth", "95% interval", "", "wins"], rows, 3)));
 }
 
 function drawBestOf() {
   const found = state.run.comparison, box = $("best");
   box.replaceChildren();
-  if (!found?.bestOf.length) return;
+  if (!found?.bestOf.some((curve) => curve.k.length > 1)) return;
   const places = [...new Set(found.bestOf.map((curve) => `${curve.setting}, ${LENGTHS[curve.lengths]}`))].map((name) => [name, name]);
   if (!places.some(([name]) => name === bestAt)) bestAt = (places.find(([name]) => name.endsWith(LENGTHS.new)) ?? places[0])[0];
   box.append(el("h2", {}, "Best of k draws"), el("p", { className: "note" },

@@ -50,10 +50,10 @@ function drawLengths(parent, run, model) {
   const traces = [0, 1].map((w) => lineOf(w, { x, y: [...part(run, "value", state.metric, w, model)].slice(0, x.length), hovertemplate: "%{y:.4f}" }));
   traces.push({ mode: "lines", name: "median of its violin", x, y: x.map((i) => part(run, "ends", state.metric, cell, 0, 1 + i)[2]),
     line: { color: css("soft"), dash: "dot", width: 1.3 }, hovertemplate: "%{y:.4f}" });
-  const trained = setting.lengths.filter((length) => length <= setting.trainLength).length;
+  const every = Math.ceil(x.length / 9), trained = setting.lengths.filter((length) => length <= setting.trainLength).length;
   chart(parent, `${metric.label} by length`, traces, { ...LEGEND,
     shapes: [{ type: "rect", layer: "below", x0: -0.5, x1: trained - 0.5, y0: 0, y1: 1, yref: "y domain", fillcolor: css("band"), line: { width: 0 } }],
-    xaxis: axis({ range: [-0.5, x.length - 0.5], tickvals: x, ticktext: setting.lengths.map((n) => n.toLocaleString("en")), title: `length (${plain(run.unit)}); shaded: trained` }),
+    xaxis: axis({ range: [-0.5, x.length - 0.5], tickvals: x, ticktext: setting.lengths.map((n, i) => (i % every ? "" : n.toLocaleString("en"))), tickangle: 0, title: `length (${plain(run.unit)}); shaded: trained` }),
     yaxis: axis() });
 }
 

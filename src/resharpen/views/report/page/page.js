@@ -73,10 +73,8 @@ function follow() {
   $("front").hidden = run !== null; $("run").hidden = run === null;
   for (const link of $("runs").children) link.toggleAttribute("aria-current", link.dataset.key === (run?.key ?? ""));
   if (!run) {
-    Object.assign(state, { run: null });
     $("name").textContent = "Resharpen"; $("lead").textContent = `${many(runs.length, "run")}. Open one to look at its models.`; $("footer").textContent = `Drawn with ${runs[0].made}.`;
     drawFront(runs);
-    Object.assign(state, { run: null });
     return;
   }
   const pinned = id === null ? null : run.at.get(id) ?? null;
@@ -94,7 +92,7 @@ function address() {
   const asked = new URLSearchParams();
   if (runs.length > 1) asked.set("run", state.run.key);
   if (state.pinned !== null) asked.set("model", idOf(state.run, state.pinned));
-  const hash = asked.size ? `#${asked.toString().replaceAll("%2F", "/").replaceAll("%2B", "%2B")}` : "";
+  const hash = asked.size ? `#${asked.toString().replaceAll("%2F", "/")}` : "";
   if (location.hash !== hash) history.replaceState(null, "", hash || location.pathname + location.search);
 }
 
@@ -105,6 +103,16 @@ function setTheme(theme) {
 }
 
 function redraw() { if (state.run) { drawViolins(); drawParallel(); } }
+
+// Charts are drawn for a width and on a ground: those of a sheet of paper while it is printed.
+let onScreen = null;
+
+function toPaper(on) {
+  if (on) onScreen = state.theme;
+  document.body.classList.toggle("paper", on);
+  if (onScreen === "dark") setTheme(on ? "light" : "dark"); else redraw();
+  for (const plot of document.querySelectorAll("figure .js-plotly-plot, .card .js-plotly-plot")) Plotly.relayout(plot, { width: plot.clientWidth });
+}
 
 async function start() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -124,9 +132,13 @@ async function start() {
   let waiting;
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; clearTimeout(waiting); waiting = setTimeout(redraw, 150); } });
-  addEventListener("beforeprint", () => { document.querySelectorAll("#verdicts details").forEach((d) => { d.open = true; }); });
+  addEventListener("beforeprint", () => toPaper(true));
+  addEventListener("afterprint", () => toPaper(false));
   follow();
   document.documentElement.dataset.ready = "yes";
 }
 
-start();
+start().catch((error) => {
+  $("lead").textContent = `This browser cannot draw the report (${error}): it needs one of 2023 or later.`;
+  throw error;
+});

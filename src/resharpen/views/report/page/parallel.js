@@ -75,7 +75,7 @@ function drawParallel() {
   ]);
   const plot = $("parallel");
   Plotly.react(plot, traces, layout({
-    height: 400, shapes, annotations, dragmode: "select", selectdirection: "any", margin: { l: 84, r: 28, t: 24, b: 96 },
+    width: plot.clientWidth, height: 430, shapes, annotations, dragmode: "select", selectdirection: "any", margin: { l: 84, r: 28, t: 24, b: 120 },
     xaxis: { range: [-0.3, columns.length - 0.7], visible: false, fixedrange: true }, yaxis: { range: [-0.01, 1.01], visible: false, fixedrange: true },
     newselection: { line: { color: css("pin"), width: 1 } },
   }), { displayModeBar: false, responsive: false, showTips: false });

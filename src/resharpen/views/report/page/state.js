@@ -20,7 +20,7 @@ function el(tag, properties = {}, ...children) {
     if (name in element && name !== "list") element[name] = value;
     else element.setAttribute(name, value);
   }
-  element.append(...children.flat().filter((child) => child !== null));
+  element.append(...children.flat(Infinity).filter((child) => child !== null));
   return element;
 }
 
@@ -33,7 +33,6 @@ const many = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"
 const words = (name) => name.replaceAll("_", " ");
 const WEIGHTS = ["training weights", "BEMA"];
 const FADED = 0.08;
-const printing = matchMedia("print");
 
 function axis(more = {}) {
   return {
@@ -55,8 +54,8 @@ const CALM = { displayModeBar: false, responsive: true, showTips: false };
 function chart(parent, caption, traces, more, label) {
   const plot = el("div", { className: "plot" });
   parent.append(el("figure", { "aria-label": label ?? caption }, el("figcaption", {}, caption), plot));
-  Plotly.newPlot(plot, traces, layout({ height: 240, ...more }), CALM);
-  return plot;
+  // drawn when its neighbours are there too: they share the width
+  queueMicrotask(() => plot.isConnected && Plotly.newPlot(plot, traces, layout({ height: 240, ...more }), CALM));
 }
 
 // The models that the filters, brushes and boxes leave: null for all.

@@ -5,15 +5,16 @@ const verdict = (text) => el("span", { className: `verdict ${KIND[text] ?? "open
 const cell = (text, className = "number") => el("td", { className }, text);
 const interval = ({ low, high }) => `${low === null ? "−∞" : number(low)} .. ${high === null ? "∞" : number(high)}`;
 
-function table(heads, rows) {
-  const head = el("tr", {}, heads.map((text, i) => el("th", { scope: "col", className: i ? "number" : "" }, text)));
+// The first columns are texts, the others numbers.
+function table(heads, rows, texts = 1) {
+  const head = el("tr", {}, heads.map((text, i) => el("th", { scope: "col", className: i < texts ? "" : "number" }, text)));
   return el("div", { className: "scroll" }, el("table", {}, el("thead", {}, head), el("tbody", {}, rows)));
 }
 
 // Estimates with their intervals; an end that an interval does not have runs to the edge.
 function forest(parent, caption, rows, zero) {
   const known = rows.flatMap((row) => [row.low, row.high, row.estimate, row.threshold ?? zero]).filter((x) => x !== null);
-  const least = Math.min(...known), most = Math.max(...known), pad = 0.08 * (most - least || 1), y = rows.map((_, i) => -i);
+  const least = Math.min(...known), most = Math.max(...known), pad = Math.max(0.08 * (most - least), 1e-4), y = rows.map((_, i) => -i);
   const colour = { holds: css("holds"), helps: css("holds"), fails: css("fails"), hurts: css("fails") };
   const colours = rows.map((row) => colour[KIND[row.verdict]] ?? css("open"));
   chart(parent, caption, [{
@@ -33,7 +34,8 @@ function claimDetails(claim) {
   const details = el("details", {}, el("summary", {}, el("span", { className: "text" }, `${claim.number}. ${claim.text}`), verdict(claim.verdict)), body);
   details.addEventListener("toggle", () => {
     if (!details.open || body.childElementCount) return;
-    if (claim.findings.length && body.clientWidth > 560) forest(body, "", claim.findings, 0);
+    if (!claim.findings.length) { body.append(el("p", { className: "note" }, "This run has nothing to test it on.")); return; }
+    if (body.clientWidth > 560) forest(body, "", claim.findings, 0);
     body.append(table(["finding", "value", "95% interval", "claimed", "p (Holm)", "verdict"], claim.findings.map(row)));
   });
   return details;
@@ -45,7 +47,8 @@ function drawVerdicts() {
   if (!run.claims.length) return;
   box.append(el("h2", {}, "Claims of the paper"), ...run.claims.map(claimDetails), el("p", { className: "note" },
     "Best: the 10% quantile over models at their best checkpoint (90% where more is better), training weights unless BEMA is named. Intervals are over draws; "
-    + "coloured dots are estimates, upright ticks what the claim says they lie below or above."));
+    + "coloured dots are estimates, upright ticks what the claim says they lie below or above."
+    + (run.alike === null ? "" : ` Intraclass correlation of the scores of draws that share minibatches: ${number(run.alike, 2)}.`)));
 }
 
 function drawDiverged() {
@@ -80,17 +83,19 @@ function drawAbout() {
 }
 
 function drawFront(runs) {
-  const cards = el("div", { className: "cards" });
-  $("front").replaceChildren(cards);
-  for (const run of runs) {
-    const plot = el("div", { className: "plot", "aria-label": `Violins of ${run.name}` }), link = `#run=${encodeURIComponent(run.key)}`;
+  const plots = runs.map((run) => el("div", { className: "plot", "aria-label": `Violins of ${run.name}` }));
+  const cards = runs.map((run, i) => {
     const claims = run.claims.map((claim) => el("li", {}, el("span", {}, `${claim.number}. ${claim.text}`), verdict(claim.verdict)));
-    cards.append(el("article", { className: "card" }, el("h2", {}, el("a", { href: link }, run.name)),
-      el("p", { className: "soft" }, lead(run)), plot, claims.length ? el("ul", {}, claims) : el("p", { className: "note" }, "The paper claims nothing about this one.")));
+    return el("article", { className: "card" }, el("h2", {}, el("a", { href: `#run=${encodeURIComponent(run.key)}` }, run.name)), el("p", { className: "soft" }, lead(run)),
+      plots[i], claims.length ? el("ul", {}, claims) : el("p", { className: "note" }, "The paper claims nothing about this one."));
+  });
+  $("front").replaceChildren(el("div", { className: "cards" }, cards));
+  runs.forEach((run, i) => {
     open(run);
-    const picture = violinPicture(run, plot.clientWidth, false);
-    Plotly.newPlot(plot, picture.traces, { ...picture.layout, dragmode: false }, { staticPlot: true, responsive: true });
-  }
+    const picture = violinPicture(run, plots[i].clientWidth, false);
+    Plotly.newPlot(plots[i], picture.traces, { ...picture.layout, dragmode: false }, { staticPlot: true, responsive: true });
+  });
+  state.run = null;
 }
 
 function lead(run) {

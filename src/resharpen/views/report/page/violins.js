@@ -1,6 +1,7 @@
 // Split violins: the left half training weights, the right half BEMA, every dot a model. The same picture as the PNG.
 
-const WIDTH = 0.43, MANY_DOTS = 6000, MANY_VIOLINS = 12, LONG_TICK = 0.4, SHORT_TICK = 0.22;
+const WIDTH = 0.43, MANY_DOTS = 10000, MANY_VIOLINS = 12, LONG_TICK = 0.4, SHORT_TICK = 0.22;
+const WEBGL = document.createElement("canvas").getContext("webgl") !== null;
 let shown = [];  // the panels as they are drawn: what stands where
 
 // One panel a variant (and task), in it a violin for each training length, or for each length.
@@ -9,25 +10,28 @@ function violinPanels(run) {
   const find = (setting, variant) => run.cells.findIndex((cell) => cell.setting === setting && cell.variant === variant);
   if (state.by === "length") {
     const { lengths } = run.settings[state.setting];
+    const task = run.settings.length > 1 ? `, ${run.settings[state.setting].title}` : "";
     return variants.map((variant) => ({
-      variant, setting: state.setting, title: run.variants[variant], labels: lengths.map((length) => length.toLocaleString("en")),
+      variant, setting: state.setting, title: run.variants[variant] + task, labels: lengths.map((length) => length.toLocaleString("en")),
       violins: lengths.map((length, x) => ({ x, length, column: 1 + x, cell: find(state.setting, variant) })),
     }));
   }
-  const titles = [...new Set(run.settings.map((setting) => setting.title))];
-  return titles.flatMap((title) => variants.map((variant) => {
-    const settings = run.settings.map((_, i) => i).filter((i) => run.settings[i].title === title);
-    const violins = settings.map((i, x) => {
-      const column = state.length === null ? 0 : 1 + run.settings[i].lengths.indexOf(state.length);
-      return { x, length: state.length, column: column || state.length === null ? column : -1, cell: find(i, variant) };
-    });
-    const name = titles.length > 1 ? `${run.variants[variant]}, ${title}` : run.variants[variant];
-    return { variant, setting: settings[0], title: name, labels: settings.map((i) => String(run.settings[i].trainLength)), violins };
-  }));
+  const titles = [...new Set(run.settings.map((setting) => setting.title))], all = run.settings.map((_, i) => i);
+  // tasks that have one setting each stand side by side
+  const groups = titles.length === all.length ? [["", all]] : titles.map((title) => [title, all.filter((i) => run.settings[i].title === title)]);
+  return groups.flatMap(([title, settings]) => variants.map((variant) => ({
+    variant, setting: settings[0], title: groups.length > 1 ? `${run.variants[variant]}, ${title}` : run.variants[variant],
+    labels: settings.map((i) => (title || titles.length === 1 ? String(run.settings[i].trainLength) : run.settings[i].title)),
+    violins: settings.map((i, x) => {
+      const at = run.settings[i].lengths.indexOf(state.length);
+      return { x, length: state.length, column: state.length === null ? 0 : at < 0 ? -1 : 1 + at, cell: find(i, variant) };
+    }),
+  })));
 }
 
 // Dots are spread by rank, not at random, as in views/violins.py.
-function dotsOf(run, panel, weights) {
+// Of very many, where there is no WebGL to draw them, every so-manieth.
+function dotsOf(run, panel, weights, every) {
   const x = [], y = [], models = [], violin = [], side = weights ? 1 : -1;
   panel.violins.forEach((v, number) => {
     if (v.cell < 0 || v.column < 0) return;
@@ -36,7 +40,8 @@ function dotsOf(run, panel, weights) {
     for (let i = start; i < start + count; i++) {
       const value = valueOf(run, state.metric, weights, i, v.length);
       if (Number.isNaN(value)) continue;
-      x.push(v.x + side * (0.06 + 0.24 * ((rank++ * 0.618034) % 1)));
+      if (rank++ % every) continue;
+      x.push(v.x + side * (0.06 + 0.24 * (((rank - 1) * 0.618034) % 1)));
       y.push(value); models.push(i); violin.push(number);
     }
   });
@@ -97,44 +102,49 @@ function caption(run, panel) {
 // Traces and layout; `dots` false for the small pictures of the front page.
 function violinPicture(run, width, dots = true) {
   const drawn = violinPanels(run), wide = Math.max(...drawn.map((p) => p.violins.length)) > MANY_VIOLINS;
-  const most = wide ? 2 : Math.min(4, drawn.length), columns = Math.max(1, Math.min(most, Math.floor(width / (wide ? 460 : 250))));
+  const most = wide || !dots ? 2 : 4, least = dots ? (wide ? 460 : 250) : 150;
+  const columns = Math.max(1, Math.min(most, drawn.length, Math.floor(width / least)));
   const rows = Math.ceil(drawn.length / columns), metric = run.metrics[state.metric];
-  const heavy = drawn.length * run.models / run.cells.length * 2 * drawn[0]?.violins.length > MANY_DOTS;
+  const total = drawn.reduce((sum, panel) => sum + 2 * panel.violins.reduce((n, v) => n + (run.cells[v.cell]?.count ?? 0), 0), 0);
+  const heavy = total > MANY_DOTS && WEBGL, every = total > MANY_DOTS && !WEBGL ? Math.ceil(total / MANY_DOTS) : 1;
   const traces = [], shapes = [], annotations = [], axes = {};
-  drawn.forEach((panel, number) => {
-    const n = number ? number + 1 : "", x = `x${n}`, y = `y${n}`, at = { xaxis: x, yaxis: y, hoverinfo: "skip" };
+  drawn.forEach((panel, place) => {
+    const n = place ? place + 1 : "", x = `x${n}`, y = `y${n}`, at = { xaxis: x, yaxis: y, hoverinfo: "skip" };
     panel.axes = [`xaxis${n}`, `yaxis${n}`]; panel.dots = [];
     state.weights.forEach((on, weights) => {
       if (!on) return;
       const { body, ticks } = outlines(run, panel, weights), colour = weights ? "bema" : "train";
       traces.push({ ...at, ...body, mode: "lines", fill: "toself", line: { width: 0 }, fillcolor: css(colour), opacity: 0.5 });
       if (dots) {
-        const of = dotsOf(run, panel, weights);
+        const of = dotsOf(run, panel, weights, every);
         panel.dots.push({ ...of, weights, trace: traces.length });
         traces.push({ ...at, type: heavy ? "scattergl" : "scatter", mode: "markers", x: of.x, y: of.y, hoverinfo: "none",
-          marker: { size: heavy ? 3 : 4, color: css(`${colour}-dot`), opacity: 0.75 },
+          marker: { size: heavy ? 2 : total > 2000 ? 3 : 4, color: css(`${colour}-dot`), opacity: heavy ? 0.4 : 0.75 },
           selected: { marker: { opacity: 0.95 } }, unselected: { marker: { opacity: FADED } } });
       }
       traces.push({ ...at, ...ticks, mode: "lines", line: { width: 1.2, color: css("ink") } });
     });
     if (dots) for (const kind of ["same", "pinned"]) {
       panel[kind] = traces.length;
-      traces.push({ ...at, x: [], y: [], mode: "markers", marker: { symbol: kind === "pinned" ? "diamond" : "diamond-open", size: 11, color: css("pin"), line: { width: 1.5, color: kind === "pinned" ? css("paper") : css("pin") } } });
+      const pin = kind === "pinned", by = state.by === "length";
+      traces.push({ ...at, type: heavy ? "scattergl" : "scatter", x: [], y: [], mode: "lines+markers", line: { width: pin ? 1.6 : 0.8, color: css("pin"), dash: pin ? "solid" : "dot" },
+        marker: { symbol: pin ? "diamond" : "diamond-open", size: by ? (pin ? 6 : 4) : 11, color: css("pin"), line: { width: 1, color: css(pin ? "paper" : "pin") } } });
     }
     shapes.push(...backdrop(run, panel, x, y));
     annotations.push({ xref: `${x} domain`, yref: `${y} domain`, x: 0, y: 1, yshift: dots ? 34 : 24, xanchor: "left", yanchor: "top", showarrow: false,
       align: "left", text: `<b>${plain(panel.title)}</b>${dots ? `<br><span style="font-size:11px;color:${css("soft")}">${caption(run, panel)}</span>` : ""}` });
-    const last = number >= drawn.length - columns;
-    const unit = state.by === "length" ? `input length (${run.unit})` : `training length (${run.unit})`;
-    axes[`xaxis${n}`] = axis({ range: [-0.6, panel.labels.length - 0.4], tickvals: panel.labels.map((_, i) => i), ticktext: panel.labels,
-      title: last && dots ? plain(unit) : "", showgrid: false, fixedrange: true, tickangle: panel.labels.length > 12 ? -45 : "auto", automargin: dots });
-    axes[`yaxis${n}`] = axis({ matches: number ? "y" : undefined, showticklabels: number % columns === 0,
-      title: number % columns === 0 && dots ? plain(state.by === "length" || state.length !== null ? metric.label : `mean ${metric.label}`) : "" });
+    const last = place >= drawn.length - columns;
+    const unit = state.by === "length" ? `input length (${run.unit})` : /^\d+$/.test(panel.labels[0] ?? "") ? `training length (${run.unit})` : "";
+    const labelled = dots ? 1 : Math.ceil(panel.labels.length / 5);
+    axes[`xaxis${n}`] = axis({ range: [-0.6, panel.labels.length - 0.4], tickvals: panel.labels.map((_, i) => i), ticktext: panel.labels.map((text, i) => (i % labelled ? "" : text)),
+      title: last && dots ? plain(unit) : "", showgrid: false, fixedrange: true, tickangle: dots && panel.labels.length > MANY_VIOLINS ? -45 : 0, automargin: dots });
+    axes[`yaxis${n}`] = axis({ matches: place ? "y" : undefined, showticklabels: place % columns === 0,
+      title: place % columns === 0 && dots ? plain(state.by === "length" || state.length !== null ? metric.label : `mean ${metric.label}`) : "" });
   });
   const height = dots ? (wide ? 250 : 320) : 150;
   return { traces, drawn, layout: layout({
-    ...axes, shapes, annotations, height: 70 + rows * height, dragmode: matchMedia("(pointer: coarse)").matches ? false : "select",
-    grid: { rows, columns, pattern: "independent", roworder: "top to bottom", xgap: 0.07, ygap: dots ? 0.34 : 0.5 },
+    ...axes, shapes, annotations, width, height: 70 + rows * height, dragmode: matchMedia("(pointer: coarse)").matches ? false : "select",
+    grid: { rows, columns, pattern: "independent", roworder: "top to bottom", xgap: 0.07, ygap: dots ? 0.28 : 0.38 },
     margin: { l: 50, r: 12, t: dots ? 52 : 28, b: dots ? 48 : 24 }, selectdirection: "any", newselection: { line: { color: css("pin"), width: 1 } },
   }) };
 }
@@ -199,8 +209,8 @@ function markSelection() {
 function markPinned() {
   const traces = [], x = [], y = [], same = state.pinned === null ? [] : sameDraw(state.run, state.pinned);
   for (const panel of shown) for (const kind of ["same", "pinned"]) {
-    const of = panel.dots.flatMap((dots) => dots.models.flatMap((model, i) =>
-      (kind === "pinned" ? model === state.pinned : model !== state.pinned && same.includes(model)) ? [[dots.x[i], dots.y[i]]] : []));
+    const wanted = kind === "pinned" ? (model) => model === state.pinned : (model) => model !== state.pinned && same.includes(model);
+    const of = panel.dots.flatMap((dots) => [...dots.models.flatMap((model, i) => (wanted(model) ? [[dots.x[i], dots.y[i]]] : [])), [null, null]]);
     traces.push(panel[kind]); x.push(of.map((p) => p[0])); y.push(of.map((p) => p[1]));
   }
   if (traces.length) Plotly.restyle("violins", { x, y }, traces);
