@@ -9,6 +9,8 @@ from helpers import EVERYTHING, hyper, make_ensemble, random_theta, tensors, tra
 from scipy.special import erf
 
 from resharpen.engines.torch_engine import TorchEngine
+from resharpen.models import causal
+from resharpen.models.layers import Bound
 from resharpen.models.loss import total_nll
 from resharpen.models.transformer import Transformer
 from resharpen.parts import PLACEMENTS, POSITION_ENCODINGS, Parts
@@ -168,6 +170,25 @@ def test_a_remedy_takes_the_place_of_softmax(positions):
         expected = plain[:, i, : i + 1] ** math.log(i + 1)
         assert torch.allclose(scaled[:, i, : i + 1], expected / expected.sum(-1, keepdim=True), rtol=1e-9)
     assert not torch.equal(*(SMALL.logits(theta, tokens, p.parts, hyper(epsilon)) for p in (problem, scaled_problem)))
+
+
+@pytest.mark.parametrize("attention", ["asentmax", "stick-breaking", "gated"])
+def test_a_few_sequences_at_a_time_are_all_of_them(attention, monkeypatch):
+    """Attention weights of long sequences do not fit in memory together."""
+    problem = small("peri", attention=attention, positions="nope" if attention == "stick-breaking" else "alibi")
+    theta, tokens = (
+        tensors(random_theta(problem, 2, scale=0.5)),
+        torch.tensor([[4, 0, 1, 3, 2], [4, 1, 1, 3, 3]])[[0, 1, 1, 0, 1]],
+    )
+    arguments = theta, tokens, problem.parts, hyper(np.full(2, 1e-6))
+    whole, calls = SMALL.logits(*arguments), []
+    weights = Bound.weights
+    monkeypatch.setattr(Bound, "weights", lambda self, e, *rest: calls.append(e.shape[1]) or weights(self, e, *rest))
+    for at_once, expected in ((0, [1] * 5), (2 * 2 * 25 * 2, [2, 2, 1]), (2 * 2 * 25 * 5, [5])):
+        monkeypatch.setattr(causal, "WEIGHTS_AT_ONCE", at_once)
+        assert torch.allclose(SMALL.logits(*arguments), whole, rtol=1e-12)
+        assert calls == expected * 2  # layers
+        calls.clear()
 
 
 def test_parameters_by_name():
