@@ -106,7 +106,7 @@ class Minimal : public MinimalStates {
     void each_size(int first, int end, Set set, F f) {
         auto size = [&](int i) { return std::max(2, __builtin_popcount(set(i))); };
         for (int next = end; first < end; first = next) {
-            if (remedy != Remedy::softmax) {
+            if (by_size()) {
                 for (next = first + 1; next < end && size(next) == size(first);) next++;
                 log_n = float(std::log(double(size(first))));
                 factor = log_n * ssmax;

@@ -30,13 +30,16 @@ class MinimalAttention : public MinimalTokens {
     // Of the states that are worked on: log of their size, s log n, and the logits of their last token times that.
     float log_n;
     f32x16 factor, logits[V];
-    f32x16 weight[V], row[V][kStride], low_row[kSubsets][kStride], rest_row[kStride];
+    f32x16 weight[V], d_weight[V], row[V][kStride], low_row[kSubsets][kStride], rest_row[kStride];
     uint32_t rest, d_rest;  // the sets that rest_row and d_rest_row belong to
     Mask wide, far;
     bool any_wide, any_far;
     Prefix prefix[kAtOnce];
     f32x16 sums[kAtOnce][kStride];
     f32x16 d_row[V][kStride], d_low_row[kSubsets][kStride], d_rest_row[kStride];
+
+    // Where weights depend on the size of a set: few states share them, and their rows are not worth being kept.
+    bool by_size() const { return remedy != Remedy::softmax; }
 
     // With subsets the sums of a few states stay in the first-level cache; without, the more states the fewer rows.
     int at_once() const { return subsets ? kBlock : kAtOnce; }
@@ -50,7 +53,7 @@ class MinimalAttention : public MinimalTokens {
     // e_tj = 2^(attention - max), the rows e_tj value_j, and where asked for their sums.
     template <int COLUMNS>
     void weigh_tokens(int t) {
-        for (int j = 0; j < V; j++) logits[j] = remedy == Remedy::softmax ? attention[t][j] : factor * attention[t][j];
+        for (int j = 0; j < V; j++) logits[j] = by_size() ? factor * attention[t][j] : attention[t][j];
         f32x16 highest = logits[0], lowest = logits[0];
         for (int j = 1; j < V; j++) highest = max(logits[j], highest), lowest = min(logits[j], lowest);
         wide = highest - lowest > broadcast(wide_span());
@@ -59,6 +62,8 @@ class MinimalAttention : public MinimalTokens {
         any_far = bits(far) != 0;
         for (int j = 0; j < V; j++) {
             weight[j] = exp2_nonpositive(logits[j] - highest);
+            d_weight[j] = broadcast(0);
+            if (by_size()) continue;
             RESHARPEN_UNROLL
             for (int c = 0; c < COLUMNS; c++) row[j][c] = weight[j] * value[j][c];
         }
@@ -71,19 +76,23 @@ class MinimalAttention : public MinimalTokens {
     template <int COLUMNS>
     void weigh_tokens_backward(int t) {
         if (subsets) sum_subsets_backward<COLUMNS>(t);
-        f32x16 d_e[V];
-        for (int j = 0; j < V; j++) {
-            f32x16 sum[2] = {broadcast(0), broadcast(0)};
-            RESHARPEN_UNROLL
-            for (int c = 0; c < COLUMNS; c++) {
-                const f32x16 d = d_row[j][c];
-                sum[c % 2] += d * value[j][c];
-                d_value[j][c] += weight[j] * d;
-                d_row[j][c] = broadcast(0);
-            }
-            d_e[j] = sum[0] + sum[1];
+        for (int j = 0; j < V && !by_size(); j++) {
+            d_weight[j] = row_backward<0, COLUMNS>(j, d_row[j]);
+            for (f32x16& d : d_row[j]) d = broadcast(0);
         }
-        add_attention_gradient(t, (1u << (V - 1)) * 2 - 1, weight, d_e, mask_of(~bits(wide)));
+        add_attention_gradient(t, (1u << (V - 1)) * 2 - 1, weight, d_weight, mask_of(~bits(wide)));
+    }
+
+    // Of columns FIRST .. of the row e_tj value_j.
+    template <int FIRST, int COLUMNS>
+    RESHARPEN_INLINE f32x16 row_backward(int j, const f32x16* d) {
+        f32x16 sum[2] = {broadcast(0), broadcast(0)};
+        RESHARPEN_UNROLL
+        for (int c = FIRST; c < COLUMNS; c++) {
+            sum[c % 2] += d[c - FIRST] * value[j][c];
+            d_value[j][c] += weight[j] * d[c - FIRST];
+        }
+        return sum[0] + sum[1];
     }
 
     // From d e_j to the logits of some lanes: e_j (d e_j - mean of d e by e), and from powers of two and after the
@@ -105,7 +114,7 @@ class MinimalAttention : public MinimalTokens {
         for (uint32_t left = set; left; left &= left - 1) {
             const int j = __builtin_ctz(left);
             const f32x16 d = select(lanes, scale * e[j] * d_e[j], broadcast(0));
-            d_attention[t][j] += remedy == Remedy::softmax ? d : factor * d;
+            d_attention[t][j] += by_size() ? factor * d : d;
             along += d * attention[t][j];
         }
         if (remedy == Remedy::ssmax) d_ssmax += log_n * (kLn2 / scale) * along;
@@ -171,7 +180,7 @@ class MinimalAttention : public MinimalTokens {
                 for (int c = 0; c < COLUMNS; c++) sums[i][c] = low[c] + rest_row[c];
             }
         } else {
-            sum_rows<0, COLUMNS>(n);
+            by_size() ? sum_rows<0, COLUMNS, true>(n) : sum_rows<0, COLUMNS, false>(n);
         }
         if (any_far)
             for (int i = 0; i < n; i++) attend_in_far_lanes<COLUMNS>(t, prefix[i].set, sums[i]);
@@ -179,35 +188,42 @@ class MinimalAttention : public MinimalTokens {
 
     // A few columns at a time for all states: the sum is in registers, and these columns of the rows in the first-level
     // cache, where for large V all of them would not fit.
-    template <int FIRST, int COLUMNS>
+    template <int FIRST, int COLUMNS, bool kBySize>
     void sum_rows(int n) {
         constexpr int N = COLUMNS - FIRST < kChunk ? COLUMNS - FIRST : kChunk;
         for (int i = 0; i < n; i++) {
             f32x16 sum[N];
             RESHARPEN_UNROLL
             for (int c = 0; c < N; c++) sum[c] = broadcast(0);
-            for (uint32_t left = prefix[i].set; left; left &= left - 1)
-                add_to<N>(sum, row[__builtin_ctz(left)] + FIRST);
+            for (uint32_t left = prefix[i].set; left; left &= left - 1) {
+                const int j = __builtin_ctz(left);
+                RESHARPEN_UNROLL
+                for (int c = 0; c < N; c++) sum[c] += kBySize ? weight[j] * value[j][FIRST + c] : row[j][FIRST + c];
+            }
             RESHARPEN_UNROLL
             for (int c = 0; c < N; c++) sums[i][FIRST + c] = sum[c];
         }
-        if constexpr (FIRST + N < COLUMNS) sum_rows<FIRST + N, COLUMNS>(n);
+        if constexpr (FIRST + N < COLUMNS) sum_rows<FIRST + N, COLUMNS, kBySize>(n);
     }
 
     // R_j of a few columns, from the states that hold j.
-    template <int FIRST, int COLUMNS>
+    template <int FIRST, int COLUMNS, bool kBySize>
     void sum_rows_backward(const uint64_t* holders) {
         constexpr int N = COLUMNS - FIRST < kChunk ? COLUMNS - FIRST : kChunk;
         for (int j = 0; j < V; j++) {
             f32x16 sum[N];
             RESHARPEN_UNROLL
-            for (int c = 0; c < N; c++) sum[c] = d_row[j][FIRST + c];
+            for (int c = 0; c < N; c++) sum[c] = kBySize ? broadcast(0) : d_row[j][FIRST + c];
             for (uint64_t left = holders[j]; left; left &= left - 1)
                 add_to<N>(sum, sums[__builtin_ctzll(left)] + FIRST);
+            if constexpr (kBySize) {
+                if (holders[j]) d_weight[j] += row_backward<FIRST, FIRST + N>(j, sum);
+                continue;
+            }
             RESHARPEN_UNROLL
             for (int c = 0; c < N; c++) d_row[j][FIRST + c] = sum[c];
         }
-        if constexpr (FIRST + N < COLUMNS) sum_rows_backward<FIRST + N, COLUMNS>(holders);
+        if constexpr (FIRST + N < COLUMNS) sum_rows_backward<FIRST + N, COLUMNS, kBySize>(holders);
     }
 
     template <int COLUMNS>
@@ -219,7 +235,7 @@ class MinimalAttention : public MinimalTokens {
             for (int i = 0; i < n; i++)
                 for (uint32_t left = prefix[i].set; left; left &= left - 1)
                     holders[__builtin_ctz(left)] |= uint64_t(1) << i;
-            sum_rows_backward<0, COLUMNS>(holders);
+            by_size() ? sum_rows_backward<0, COLUMNS, true>(holders) : sum_rows_backward<0, COLUMNS, false>(holders);
             return;
         }
         for (int i = 0; i < n; i++) add_to<COLUMNS>(d_low_row[prefix[i].low()], sums[i]);
