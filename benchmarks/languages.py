@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 from harness import Benchmark, System, Work, main
-from trainers import BATCHES, NORM_EPSILON, Trainer, jax_vmap, minibatches, ours, torch_loop
+from trainers import BATCHES, NORM_EPSILON, Trainer, jax_vmap, minibatches, ours, torch_loop, with_attention
 
 from resharpen import streams
 from resharpen.tasks import Batch, Dyck, Tomita
 
-CASES = ("full100", "tomita3", "dyck8-10")
+CASES = ("full100", "tomita3", "dyck8-10", "tomita3-log-n", "tomita3-ssmax")
 LAYERS, D, HEADS = 2, 64, 4
 
 
@@ -38,8 +38,9 @@ def make_problem(case: str) -> Any:
     from resharpen.models import Transformer
     from resharpen.parts import PLACEMENTS, POSITION_ENCODINGS, Parts
 
-    task = {"full100": Full(3), "tomita3": Tomita(3), "dyck8-10": Dyck(8, 10)}[case]
-    parts = Parts(PLACEMENTS["peri"], positions=POSITION_ENCODINGS["rope"])
+    language, attention = with_attention(case)
+    task = {"full100": Full(3), "tomita3": Tomita(3), "dyck8-10": Dyck(8, 10)}[language]
+    parts = Parts(PLACEMENTS["peri"], attention=attention, positions=POSITION_ENCODINGS["rope"])
     return Problem(task, Transformer(task.vocabulary), parts, task.cap, 64, 100_000, seed=0)
 
 

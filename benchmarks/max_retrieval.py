@@ -13,9 +13,20 @@ from typing import Any
 
 import numpy as np
 from harness import Benchmark, System, Work, main
-from trainers import BATCHES, NORM_EPSILON, Trainer, initial, jax_vmap, minibatches, ours, torch_ensemble, torch_loop
+from trainers import (
+    BATCHES,
+    NORM_EPSILON,
+    Trainer,
+    initial,
+    jax_vmap,
+    minibatches,
+    ours,
+    torch_ensemble,
+    torch_loop,
+    with_attention,
+)
 
-CASES = ("max-none", "max-pre", "max-post", "max-peri")
+CASES = ("max-none", "max-pre", "max-post", "max-peri", "max-none-log-n", "max-none-ssmax", "max-peri-ssmax")
 N, LONGEST, D, CLASSES = 128, 16, 128, 10
 
 
@@ -25,7 +36,8 @@ def make_problem(case: str) -> Any:
     from resharpen.parts import Parts
     from resharpen.tasks import MaxRetrieval
 
-    parts = Parts(RETRIEVER_PLACEMENTS[case.removeprefix("max-")])
+    placement, attention = with_attention(case)
+    parts = Parts(RETRIEVER_PLACEMENTS[placement.removeprefix("max-")], attention=attention)
     return Problem(MaxRetrieval(), Retriever(), parts, LONGEST, N, 100_000, seed=0)
 
 

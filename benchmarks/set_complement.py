@@ -8,6 +8,9 @@ minibatch among sixteen models, as the random streams of the search have it. `ja
 training, each model with a key of its own; drawing is a good part of its time, so `jax-vmap-shared` shares minibatches
 as ours do. The torch peers share them among all models of an ensemble. Peers draw by their own generator. The trial of
 sizes and ways is made at the smallest v for each s.
+
+Cases that name an attention are for our engines alone, those that name a placement for native, and those that end in
+`-late` are timed from step 15,000 on, where attention logits of some models lie far apart.
 """
 
 from __future__ import annotations
@@ -15,21 +18,32 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from harness import Benchmark, System, Work, main
-from trainers import NORM_EPSILON, Trainer, jax_vmap, minibatches, ours, torch_loop, torch_vmap
+from harness import NATIVE, Benchmark, System, Work, main
+from trainers import NORM_EPSILON, Trainer, jax_vmap, minibatches, ours, torch_loop, torch_vmap, with_attention
+
+from resharpen.engines.base import Problem
+from resharpen.parts import PLACEMENTS, Parts
 
 CASES = ("sct-v9-s2", "sct-v9-s8", "sct-v16-s2", "sct-v16-s8", "sct-v25-s2", "sct-v25-s8")
-N = 256
+OURS = tuple(f"sct-v{v}-s8-{p}{late}" for v in (9, 16, 25) for p in ("pre", "out", "post") for late in ("", "-late"))
+OURS += tuple(f"sct-v9-s{s}-{attention}" for s in (2, 8) for attention in ("log-n", "ssmax"))
+N, LATE = 256, 15_000
+
+
+class Late(Problem):
+    """A problem that is timed from step LATE on."""
 
 
 def make_problem(case: str) -> Any:
-    from resharpen.engines.base import Problem
     from resharpen.models import Minimal
-    from resharpen.parts import PLACEMENTS, Parts
     from resharpen.tasks import SetComplement
 
-    v, s = map(int, case.removeprefix("sct-v").split("-s"))
-    return Problem(SetComplement(v), Minimal.usual(v), Parts(PLACEMENTS["peri"]), s, N, 100_000, seed=0)
+    case, attention = with_attention(case)
+    size, length, *rest = case.removeprefix("sct-v").removesuffix("-late").split("-", 2)
+    kind, v, placement = Late if case.endswith("-late") else Problem, int(size), PLACEMENTS[rest[0] if rest else "peri"]
+    return kind(
+        SetComplement(v), Minimal.usual(v), Parts(placement, attention=attention), int(length[1:]), N, 100_000, seed=0
+    )
 
 
 def first_tokens(problem: Any) -> np.ndarray:
@@ -122,8 +136,12 @@ def jax_trainer(problem: Any, n_models: int, sharing: int = 1) -> Trainer:
 
 
 def systems(problem: Any) -> dict[str, System]:
+    after = LATE if isinstance(problem, Late) else 0
+    native = System(lambda n: ours("native", problem, n, after=after), 40, (16,), "numpy", threads=False)
+    if problem.parts.placement != PLACEMENTS["peri"]:
+        return {NATIVE: native}
     return {
-        "resharpen-native": System(lambda n: ours("native", problem, n), 40, (16,), "numpy", threads=False),
+        NATIVE: native,
         "resharpen-torch": System(lambda n: ours("torch", problem, n), 5, (16,), threads=False),
         "torch-loop": System(lambda _: loop(problem), 5, threads=False),
         "torch-vmap": System(lambda n: functional(problem, n), 5, (16, 64)),
@@ -148,16 +166,22 @@ def work(problem: Any) -> Work:
             keys = np.stack([inputs[:, i], sets[:, i]], axis=1)
             n = len(np.unique(keys, axis=0)) if v <= 10 or i < 2 else len(keys)
             states, tokens = states + n / 4, tokens + n * (i + 1) / 4
-    columns = v + 1 + d
+    placement = problem.parts.placement
+    norm_after = placement.block_out or placement.residual or placement.unembedding_in
+    columns = v + 1 + d if norm_after else v + 1
     subsets = v <= 9 and s >= 5
-    attention = states * 3 * columns if subsets else tokens * 6 * columns
+    attention = (states * 3 if subsets else tokens * 2) * columns + 5 * v * v * columns
     per_token = 3 * 2 * (2 * v * d + 2 * v * d * d + 2 * v * d * v + v * v)
     weights = 2 * v * d + 2 * d * d + 2 * d + 3 * d
-    kernel = attention + states * (26 * v + 17 * d) + per_token + 20 * weights
+    kernel = attention + states * (26 * v + 17 * d * norm_after) + per_token + 20 * weights
     positions = N * s
     printed = 3 * 2 * (positions * (2 * d + 2 * d * d + d * v) + N * s * (s + 1) / 2 * (1 + d)) + 20 * weights
     return Work(positions, printed, kernel)
 
 
 if __name__ == "__main__":
-    main(Benchmark(__doc__, CASES, "sct-v9-s8", make_problem, systems, work, alike=lambda case: case.split("-")[-1]))
+    main(
+        Benchmark(
+            __doc__, CASES + OURS, "sct-v9-s8", make_problem, systems, work, alike=lambda case: case.split("-")[2]
+        )
+    )

@@ -34,6 +34,14 @@ BATCHES = 4
 """Those that a peer cycles through where it does not draw."""
 
 
+def with_attention(case: str) -> tuple[str, Any]:
+    """A case without the attention that may stand at its end, and that attention."""
+    from resharpen.parts import ATTENTIONS
+
+    name = next((name for name in ("log-n", "ssmax") if case.endswith(f"-{name}")), "softmax")
+    return case.removesuffix(f"-{name}"), ATTENTIONS[name]
+
+
 def minibatches(problem: Any) -> list[Any]:
     return [problem.minibatch(0, step) for step in range(BATCHES)]
 
@@ -74,14 +82,18 @@ def reference_loss(problem: Any, batch: Any, n_models: int) -> float:
 # ---- ours -----------------------------------------------------------------------------------------------------------
 
 
-def ours(name: str, problem: Any, n_models: int, restart: bool = False, given: Any = None) -> Trainer:
-    """An engine that draws its minibatches or takes the given ones; going on, or from the start in every call."""
+def ours(name: str, problem: Any, n_models: int, restart: bool = False, given: Any = None, after: int = 0) -> Trainer:
+    """An engine that draws its minibatches or takes the given ones; going on, or from the start in every call.
+
+    The start is after so many steps.
+    """
     from resharpen.engines.base import Ensemble
     from resharpen.engines.choose import make_engine
     from resharpen.optim.hyperparameters import TABLE, draw
 
     draws = np.arange(n_models)
     engine = make_engine(name, problem, Ensemble(draws, draw(TABLE, 0, problem.setting, draws)))
+    engine.advance(after)
     begin = engine.dump()
     return Trainer(lambda steps: engine.advance(steps, given), reset=lambda: restart and engine.load(begin))
 

@@ -23,6 +23,8 @@ EVERYTHING = {
     "two-after": Placement(embedding_out=True, residual=True, unembedding_in=True),
 }
 """The placements with norms around blocks, and two that nobody named: all of these, and those after the residual."""
+SEVEN = Placement(*[True] * 7)
+"""Those and the norms inside attention."""
 BENIGN = {"rms_epsilon": (1e-6, 1e-4), "adam_epsilon": 1e-4, "peak_learning_rate": (1e-4, 1e-3)}
 """AdamW divides by the size of a gradient; where that is rounding error, so is the quotient. Not here."""
 TINY_TRANSFORMER = Transformer(6, layers=2, d=8, heads=2, d_mlp=6)
@@ -92,7 +94,7 @@ def of_parts(
         return catalogue[part] if isinstance(part, str) else part
 
     parts = Parts(
-        found({**PLACEMENTS, **EVERYTHING}, placement),
+        found({**PLACEMENTS, **EVERYTHING, "seven": SEVEN}, placement),
         found(NORMS, norm),
         found(ATTENTIONS, attention),
         found(POSITION_ENCODINGS, positions or type(model).positions),

@@ -68,9 +68,19 @@ def test_parity_on_older_processors(march):
     check_parity(transformer_problem("all"), march=march, steps=(1, 10))
 
 
-def test_gradient_far_from_the_start():
-    """Large weights, so that attention is sharp and the MLP is far into its bends: m after a step is the gradient."""
-    problem = transformer_problem("all", PAPER, batch=12)
+@pytest.mark.parametrize(
+    ("placement", "parts"),
+    [
+        ("all", {}),
+        ("seven", {"norm": "layer", "attention": "ssmax"}),
+        ("gemma3", {"attention": "ssmax", "positions": "alibi"}),
+    ],
+    ids=["all", "seven+layer+ssmax", "gemma3+ssmax+alibi"],
+)
+def test_gradient_far_from_the_start(placement, parts):
+    """Large weights, so that attention is sharp and the MLP is far into its bends; the s of ssmax are negative too, so
+    that what had the highest logit has the least weight. m after a step is the gradient."""
+    problem = transformer_problem(placement, PAPER, batch=12, **parts)
     ensemble = make_ensemble(problem, **BENIGN, one_minus_beta1=1.0, max_gradient_norm=100.0)
     engines = (
         TorchEngine(problem, ensemble, "float64"),
@@ -181,6 +191,6 @@ def test_bad_input():
     with pytest.raises(ValueError, match="vocabulary of 6"):
         engine.advance(1, [Batch(inputs + 6, targets, real)])
     assert "scores something else" in NativeTransformer.supports(replace(problem, task=MaxRetrieval()))
-    assert "only rope" in NativeTransformer.supports(transformer_problem(positions="nope"))
-    with pytest.raises(ValueError, match="only softmax"):
-        NativeTransformer(transformer_problem(attention="log-n"), make_ensemble(problem))
+    assert "only rope, nope and alibi" in NativeTransformer.supports(transformer_problem(positions="nape"))
+    with pytest.raises(ValueError, match="only softmax, log-n and ssmax"):
+        NativeTransformer(transformer_problem(attention="entmax"), make_ensemble(problem))

@@ -230,9 +230,6 @@ def unknown_part(
 ) -> str:
     """The first part of a problem that a kernel does not know, with those that it does; empty if it knows all."""
     parts = problem.parts
-    for position in ("heads_out", "queries_keys"):
-        if getattr(parts.placement, position):
-            return f"it does not know norms at {position}, only around blocks"
     for what, part, there, names in (
         ("norm", parts.norm, NORMS, norms),
         ("attention", parts.attention, ATTENTIONS, attentions),

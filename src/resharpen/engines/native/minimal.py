@@ -63,11 +63,11 @@ class NativeMinimal(NativeEngine):
             return f"v = {problem.task.v}: it keeps a set of tokens in 32 bits"
         if problem.batch >= 2**16:
             return f"batch = {problem.batch}: it counts up to 65,535 sequences"
-        return unknown_part(problem, ("softmax",))
+        return unknown_part(problem, ("softmax", "log-n", "ssmax"))
 
     def measure(self, weights: Arrays, validation: ValidationSet, report: bool = False) -> Measures:
         """TVD of every scored prefix, [M, P]."""
-        last_P, set_P, where_P = states(validation)
+        last_P, set_P, where_P = states(validation, self.problem.parts.attention.name != "softmax")
         theta_RxW, tvd_RxP = self._packed(weights), self._rows(len(last_P))
         self._kernel.evaluate(
             theta_RxW.ctypes.data,
@@ -110,12 +110,13 @@ def sample(problem: Problem, group: int, step: int) -> NDArray[np.int32]:
 
 
 @lru_cache(maxsize=8)
-def states(validation: ValidationSet) -> tuple[NDArray[np.int32], NDArray[np.uint32], NDArray[np.int32]]:
-    """Last token and set (as bits) of every scored prefix, sorted by both, and the place of each, [P]."""
+def states(validation: ValidationSet, by_size: bool) -> tuple[NDArray[np.int32], NDArray[np.uint32], NDArray[np.int32]]:
+    """Last token and set (as bits) of every scored prefix, sorted by the last token, then if asked for by the size of
+    the set, then by the set; and the place of each, [P]."""
     inputs, scored = validation.inputs_NxL, validation.scored_NxL
     set_NxL = np.bitwise_or.accumulate(np.uint32(1) << inputs.astype(np.uint32), axis=1)
     last_P, set_P = inputs[scored], set_NxL[scored]
     if (np.bitwise_count(set_P) != validation.length_P).any():
         raise ValueError("the native engine takes sequences of distinct tokens")
-    where_P = np.lexsort((set_P, last_P))
+    where_P = np.lexsort((set_P, validation.length_P * by_size, last_P))
     return last_P[where_P].astype(np.int32), set_P[where_P], where_P.astype(np.int32)

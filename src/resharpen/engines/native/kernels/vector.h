@@ -242,7 +242,7 @@ RESHARPEN_INLINE f32x16 exp2_nonpositive(f32x16 a) {
         },
         a);
 }
-constexpr float kLog2E = 1.44269504f;
+constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
 // log2(x) for a normal x > 0, to 3e-7 + half an ulp.
 //

@@ -5,6 +5,7 @@
 // states come out sorted by their last token, so that a kernel can work on one token's tables at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <vector>
 
@@ -54,11 +55,11 @@ class Minibatch {
         float counts[(V + 15) / 16 * 16];
     };
 
-    // States with last token t are sorted[begin[t]] .. sorted[begin[t + 1]].
+    // States with last token t are sorted[begin[t]] .. sorted[begin[t + 1]]; where asked for, by their size then.
     const State& sorted(int i) const { return kDense && merge ? states[i] : states[order[i]]; }
     int begin[V + 1];
 
-    explicit Minibatch(bool merge) : merge(merge), short_slots(V * V, kNone) {
+    Minibatch(bool merge, bool by_size) : merge(merge), by_size(by_size), short_slots(V * V, kNone) {
         if (kDense && merge) dense.assign(std::size_t(V) << (V - 1), {}), occupied.assign((V << (V - 1)) / 64 + 1, 0);
     }
 
@@ -105,11 +106,12 @@ class Minibatch {
     // For larger V only prefixes of one or two tokens repeat often enough to look for them.
     static constexpr bool kDense = V <= 10;
     static constexpr uint32_t kNone = ~0u;
+    static constexpr int kSizes = V + 1;
     struct alignas(32) Cell {
         uint16_t counts[16];
     };
 
-    bool merge;
+    bool merge, by_size;
     std::size_t most_states = 0;
     std::vector<uint32_t> words, order, last_token, short_slots;
     std::vector<State> states;
@@ -158,35 +160,46 @@ class Minibatch {
     }
 
     void collect_dense() {
-        int last = -1, n = 0;
+        int next[V * kSizes + 1] = {};
+        auto key = [&](uint32_t cell) {
+            const int size = __builtin_popcount(cell & ((1u << (V - 1)) - 1));
+            return int(cell >> (V - 1)) * kSizes + (by_size ? size : 0);
+        };
+        each_cell([&](uint32_t cell) { next[key(cell) + 1]++; });
+        add_up(next);
         states.resize(most_states);
-        for (std::size_t word = 0; word < occupied.size(); word++) {
-            for (uint64_t left = occupied[word]; left; left &= left - 1) {
-                const uint32_t cell = uint32_t(word * 64 + __builtin_ctzll(left));
-                const int token = int(cell >> (V - 1));
-                const uint32_t rest = cell & ((1u << (V - 1)) - 1), below = (1u << token) - 1;
-                while (last < token) begin[++last] = n;
-                State& state = states[n++];
-                state.set = (rest & below) | 1u << token | (rest & ~below) << 1;
-                state.others = rest;
-                for (int i = 0; i < 16; i++) state.counts[i] = float(int(dense[cell].counts[i]));
-                state.weight = state.counts[15];
-                dense[cell] = {};
-            }
-            occupied[word] = 0;
-        }
-        while (last < V) begin[++last] = n;
+        each_cell([&](uint32_t cell) {
+            const int token = int(cell >> (V - 1));
+            const uint32_t rest = cell & ((1u << (V - 1)) - 1), below = (1u << token) - 1;
+            State& state = states[next[key(cell)]++];
+            state.set = (rest & below) | 1u << token | (rest & ~below) << 1;
+            state.others = rest;
+            for (int i = 0; i < 16; i++) state.counts[i] = float(int(dense[cell].counts[i]));
+            state.weight = state.counts[15];
+            dense[cell] = {};
+        });
+        std::fill(occupied.begin(), occupied.end(), 0);
+    }
+
+    template <class F>
+    void each_cell(F f) const {
+        for (std::size_t word = 0; word < occupied.size(); word++)
+            for (uint64_t left = occupied[word]; left; left &= left - 1) f(uint32_t(word * 64 + __builtin_ctzll(left)));
+    }
+
+    // From how many states have each key to where they begin.
+    void add_up(int* next) {
+        for (int k = 0; k < V * kSizes; k++) next[k + 1] += next[k];
+        for (int t = 0; t <= V; t++) begin[t] = next[t * kSizes];
     }
 
     // By last token and then by size: loops over the tokens of a set then rarely change their length, which a
     // processor would fail to predict.
     void sort_by_last() {
-        constexpr int kSizes = V + 1;
         int next[V * kSizes + 1] = {};
         auto key = [&](std::size_t i) { return int(last_token[i]) * kSizes + __builtin_popcount(states[i].set); };
         for (std::size_t i = 0; i < states.size(); i++) next[key(i) + 1]++;
-        for (int k = 0; k < V * kSizes; k++) next[k + 1] += next[k];
-        for (int t = 0; t <= V; t++) begin[t] = next[t * kSizes];
+        add_up(next);
         order.resize(states.size());
         for (std::size_t i = 0; i < states.size(); i++) order[next[key(i)]++] = uint32_t(i);
     }

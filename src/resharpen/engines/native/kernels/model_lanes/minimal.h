@@ -22,17 +22,20 @@
 //
 // and attention of a state is sum_{j in S} e_tj value_j: logits before the scale, Z, and (where a norm needs it) o.
 //
-// Rows and subsets. For one last token t the weighted rows e_tj value_j are fixed; a state adds up a few of them, and
-// its gradient is added to the same few. Where there are many large sets ("subsets"), the other tokens are split in a
-// low group, whose rows are summed beforehand for each of its 16 subsets, and the rest, which changes slowly over the
-// sorted states and whose sum is kept: then a state is two rows. All of it stays in the first-level cache. The gradient
-// goes back the same way, and everything that is per pair (t, j) rather than per state, such as the gradient of
-// attention weights, is done once a step. What is left a state: V + 1 + D sums, the norms' scalars, a softmax over V.
+// Sum first, multiply once. For one last token t the weighted rows e_tj value_j are fixed; a state adds up a few of
+// them. So its gradient need only be added to those few: with R_j the sum over the states that hold j, d value_j is
+// e_tj R_j and d e_tj is R_j . value_j, once for a pair (t, j). What is left a state: the sums, the norms' scalars, a
+// softmax over V.
 //
-// Softmax with a fixed maximum. e_tj is relative to the largest over all j, not over S: exact, unless all of S is far
-// below it. In lanes where a row of attention logits spans more than kWide (in powers of two: where a weight can round
-// to one), the state's own maximum is used, by a slower path; lanes are blended, so a model never depends on its
-// neighbours.
+// Subsets. Where there are many large sets, the tokens other than t are split in a low group, whose rows are summed
+// beforehand for each of its 16 subsets, and the rest, which changes slowly over the sorted states and whose sum is
+// kept: then a state is two rows. All of it stays in the first-level cache. The gradient goes back the same way.
+//
+// Logits far apart. e_tj is relative to the largest over all j, not over S. Z is at least e_tt, so this is exact unless
+// that is too small; in lanes where it is below 2^-kFar the set's own maximum is taken. And where a row of attention
+// logits spans more than kWide powers of two, a weight can round to one, and then the gradient of the logits is a
+// difference of equals, which only d e_tj of each state apart can tell: there the sum first is for the values alone.
+// Lanes are blended, so a model never depends on its neighbours.
 //
 // Gradients are sums over the minibatch, scaled to its mean only when they are applied.
 #pragma once
@@ -43,11 +46,13 @@ namespace resharpen {
 
 class Minimal : public MinimalStates {
   public:
-    Minimal(Placement placement, bool subsets, const Hyperparameters<f32x16>& h)
-        : MinimalStates(placement, subsets, h) {}
+    Minimal(Variant variant, bool subsets, const Hyperparameters<f32x16>& h) : MinimalStates(variant, subsets, h) {}
 
-    // Whether minibatches of this length hold enough large sets for `subsets` to pay; measured.
-    static constexpr bool subsets_pay(int length) { return V <= 9 && length >= 5; }
+    // Whether minibatches of this length hold enough large sets for `subsets` to pay, which they do only if all share
+    // one table of weights; measured.
+    static bool subsets_pay(int length, Variant variant) {
+        return V <= 9 && length >= 5 && variant.attention == Remedy::softmax;
+    }
 
     // The gradient of the summed negative log likelihood of a minibatch, and that sum itself, over log 2; adds to
     // nothing, overwrites `gradient` and `loss`.
@@ -55,10 +60,17 @@ class Minimal : public MinimalStates {
         tokens_forward(theta);
         clear_gradients(gradient);
         bits = rounded_off = broadcast(0);
-        for (int t = 0; t < V; t++) {
-            if (batch.begin[t] == batch.begin[t + 1]) continue;
-            norm_after() ? train_states<kColumns>(t, batch) : train_states<V + 1>(t, batch);
-        }
+        for (int t = 0; t < V; t++)
+            each_size(
+                batch.begin[t], batch.begin[t + 1], [&](int i) { return batch.sorted(i).set; },
+                [&](int first, int end) {
+                    if (placement.block_out)
+                        norm_after_residual() ? train_states<true, true>(t, batch, first, end)
+                                              : train_states<true, false>(t, batch, first, end);
+                    else
+                        norm_after_residual() ? train_states<false, true>(t, batch, first, end)
+                                              : train_states<false, false>(t, batch, first, end);
+                });
         tokens_backward(theta, gradient);
         float sum[kLanes], rest[kLanes];
         store(sum, bits), store(rest, rounded_off);
@@ -72,39 +84,65 @@ class Minimal : public MinimalStates {
         for (int i = 0; i < n;) {
             int end = i;
             while (end < n && last[end] == last[i]) end++;
-            norm_after() ? evaluate_states<kColumns>(last[i], i, end, set, where, tvd)
-                         : evaluate_states<V + 1>(last[i], i, end, set, where, tvd);
+            const int t = last[i];
+            each_size(
+                i, end, [&](int i) { return set[i]; },
+                [&](int first, int end) {
+                    if (placement.block_out)
+                        norm_after_residual() ? evaluate_states<true, true>(t, first, end, set, where, tvd)
+                                              : evaluate_states<true, false>(t, first, end, set, where, tvd);
+                    else
+                        norm_after_residual() ? evaluate_states<false, true>(t, first, end, set, where, tvd)
+                                              : evaluate_states<false, false>(t, first, end, set, where, tvd);
+                });
             i = end;
         }
     }
 
   private:
-    template <int COLUMNS>
-    void train_states(int t, const Minibatch<V>& batch) {
+    // f(first, end) for the states of one last token: where weights depend on the size of a set, size by size. One
+    // token has all the weight whatever the factor, so the smallest sets go with those of two.
+    template <class Set, class F>
+    void each_size(int first, int end, Set set, F f) {
+        auto size = [&](int i) { return std::max(2, __builtin_popcount(set(i))); };
+        for (int next = end; first < end; first = next) {
+            if (by_size()) {
+                for (next = first + 1; next < end && size(next) == size(first);) next++;
+                log_n = float(std::log(double(size(first))));
+                factor = log_n * ssmax;
+            }
+            f(first, next);
+        }
+    }
+
+    template <bool kOut, bool kNorm>
+    void train_states(int t, const Minibatch<V>& batch, int first, int end) {
+        constexpr int COLUMNS = kOut || kNorm ? kColumns : V + 1;
         weigh_tokens<COLUMNS>(t);
-        const int end = batch.begin[t + 1];
-        for (int first = batch.begin[t], n; first < end; first += n) {
-            n = end - first < kAtOnce ? end - first : kAtOnce;
+        for (int n; first < end; first += n) {
+            n = end - first < at_once() ? end - first : at_once();
             for (int i = 0; i < n; i++) prefix[i] = {batch.sorted(first + i).set, batch.sorted(first + i).others};
             attend<COLUMNS>(t, n);
             int i = 0;
-            for (; i + kBlock <= n; i += kBlock) train_block<kBlock>(t, i, batch, first + i);
-            for (; i < n; i++) train_block<1>(t, i, batch, first + i);
+            for (; i + kBlock <= n; i += kBlock) train_block<kOut, kNorm, kBlock>(t, i, batch, first + i);
+            for (; i < n; i++) train_block<kOut, kNorm, 1>(t, i, batch, first + i);
             attend_backward<COLUMNS>(t, n);
         }
         weigh_tokens_backward<COLUMNS>(t);
     }
 
-    template <int COLUMNS>
+    template <bool kOut, bool kNorm>
     void evaluate_states(int t, int first, int end, const uint32_t* set, const int32_t* where, f32x16* tvd) {
+        constexpr int COLUMNS = kOut || kNorm ? kColumns : V + 1;
         weigh_tokens<COLUMNS>(t);
         for (int n; first < end; first += n) {
-            n = end - first < kAtOnce ? end - first : kAtOnce;
+            n = end - first < at_once() ? end - first : at_once();
             for (int i = 0; i < n; i++) prefix[i] = {set[first + i], others(set[first + i], t)};
             attend<COLUMNS>(t, n);
             for (int i = 0; i < n; i++) {
-                forward_block<1>(t, i);
-                tvd[where[first + i]] = total_variation(block[0], prefix[i].set);
+                State s;
+                forward<kOut, kNorm>(t, sums[i], s);
+                tvd[where[first + i]] = total_variation(s, prefix[i].set);
             }
         }
     }

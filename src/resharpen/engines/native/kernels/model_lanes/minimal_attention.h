@@ -6,17 +6,17 @@
 
 namespace resharpen {
 
-constexpr float kWide = 24;
+constexpr float kWide = 24, kFar = 40;
 
 class MinimalAttention : public MinimalTokens {
   protected:
     static constexpr int kLow = V - 1 < 4 ? V - 1 : 4, kSubsets = 1 << kLow;  // the low group of tokens, see above
-    static constexpr int kChunk = 10;  // columns of a sum in registers
-    static constexpr int kAtOnce = V <= 10 ? 4 : 64;  // states attended to together
+    static constexpr int kChunk = 10;                                         // columns of a sum in registers
+    static constexpr int kAtOnce = 64;  // states attended to together, one bit of a word each
     static constexpr int kBlock = 4;  // states worked on together, so that their chains of dependent operations overlap
 
-    MinimalAttention(Placement placement, bool subsets, const Hyperparameters<f32x16>& h)
-        : MinimalTokens(placement, h), subsets(subsets) {
+    MinimalAttention(Variant variant, bool subsets, const Hyperparameters<f32x16>& h)
+        : MinimalTokens(variant, h), subsets(subsets) {
         clear(d_row), clear(d_low_row), clear(d_rest_row);
     }
 
@@ -27,58 +27,93 @@ class MinimalAttention : public MinimalTokens {
     };
 
     bool subsets;
+    // Of the states that are worked on: log of their size, s log n, and the logits of their last token times that.
+    float log_n;
+    f32x16 factor, logits[V];
     f32x16 weight[V], d_weight[V], row[V][kStride], low_row[kSubsets][kStride], rest_row[kStride];
     uint32_t rest, d_rest;  // the sets that rest_row and d_rest_row belong to
-    Mask wide;
-    bool any_wide;
+    Mask wide, far;
+    bool any_wide, any_far;
     Prefix prefix[kAtOnce];
-    f32x16 sums[kAtOnce][kStride], d_weights[kAtOnce][V];
+    f32x16 sums[kAtOnce][kStride];
     f32x16 d_row[V][kStride], d_low_row[kSubsets][kStride], d_rest_row[kStride];
+
+    // Where weights depend on the size of a set: few states share them, and their rows are not worth being kept.
+    bool by_size() const { return remedy != Remedy::softmax; }
+
+    // With subsets the sums of a few states stay in the first-level cache; without, the more states the fewer rows.
+    int at_once() const { return subsets ? kBlock : kAtOnce; }
 
     // ---- the weighted rows of one last token -----------------------------------------------------------------------
 
-    // e_tj = 2^(attention - max), and where asked for the rows e_tj value_j and their sums.
+    // e_tj = 2^(attention - max), the rows e_tj value_j, and where asked for their sums.
     template <int COLUMNS>
     void weigh_tokens(int t) {
-        f32x16 highest = attention[t][0], lowest = attention[t][0];
-        for (int j = 1; j < V; j++) highest = max(attention[t][j], highest), lowest = min(attention[t][j], lowest);
+        for (int j = 0; j < V; j++) logits[j] = by_size() ? factor * attention[t][j] : attention[t][j];
+        f32x16 highest = logits[0], lowest = logits[0];
+        for (int j = 1; j < V; j++) highest = max(logits[j], highest), lowest = min(logits[j], lowest);
         wide = highest - lowest > broadcast(kWide);
+        far = highest - logits[t] > broadcast(kFar);
         any_wide = bits(wide) != 0;
+        any_far = bits(far) != 0;
         for (int j = 0; j < V; j++) {
-            weight[j] = exp2_nonpositive(attention[t][j] - highest);
+            weight[j] = exp2_nonpositive(logits[j] - highest);
             d_weight[j] = broadcast(0);
-        }
-        if (!subsets) return;
-        for (int j = 0; j < V; j++) {
+            if (by_size()) continue;
             RESHARPEN_UNROLL
             for (int c = 0; c < COLUMNS; c++) row[j][c] = weight[j] * value[j][c];
         }
-        sum_subsets<COLUMNS>(t);
+        if (subsets) sum_subsets<COLUMNS>(t);
     }
 
-    // d e_tj = d(row) . value_j, d value_j += e_tj d(row). Leaves the rows' gradients at zero for the next token.
+    // With R_j the sum of the gradients of the states that hold j: d value_j += e_tj R_j, d e_tj = R_j . value_j.
+    // Scaling all e_tj changes nothing, so d e_t is orthogonal to e_t; what rounding has left along it is taken out,
+    // lest it stand for the gradient of a token with all the attention. Leaves d_row at zero for the next token.
     template <int COLUMNS>
     void weigh_tokens_backward(int t) {
-        if (subsets) {
-            sum_subsets_backward<COLUMNS>(t);
-            for (int j = 0; j < V; j++) {
-                d_weight[j] = token_backward<0, COLUMNS>(j, weight[j], d_row[j]);
-                for (f32x16& d : d_row[j]) d = broadcast(0);
-            }
+        if (subsets) sum_subsets_backward<COLUMNS>(t);
+        for (int j = 0; j < V && !by_size(); j++) {
+            d_weight[j] = row_backward<0, COLUMNS>(j, d_row[j]);
+            for (f32x16& d : d_row[j]) d = broadcast(0);
         }
-        for (int j = 0; j < V; j++) d_attention[t][j] += attention_scale() * weight[j] * d_weight[j];
+        add_attention_gradient(t, (1u << (V - 1)) * 2 - 1, weight, d_weight, mask_of(~bits(wide)));
     }
 
-    // Columns FIRST .. of y = e value_j: d value_j += e dy; returns dy . value_j.
+    // Of columns FIRST .. of the row e_tj value_j.
     template <int FIRST, int COLUMNS>
-    RESHARPEN_INLINE f32x16 token_backward(int j, f32x16 e, const f32x16* dy) {
-        f32x16 even = broadcast(0), odd = broadcast(0);
+    RESHARPEN_INLINE f32x16 row_backward(int j, const f32x16* d) {
+        f32x16 sum[2] = {broadcast(0), broadcast(0)};
         RESHARPEN_UNROLL
         for (int c = FIRST; c < COLUMNS; c++) {
-            (c % 2 ? odd : even) += dy[c - FIRST] * value[j][c];
-            d_value[j][c] += e * dy[c - FIRST];
+            sum[c % 2] += d[c - FIRST] * value[j][c];
+            d_value[j][c] += weight[j] * d[c - FIRST];
         }
-        return even + odd;
+        return sum[0] + sum[1];
+    }
+
+    // From d e_j to the logits of some lanes: e_j (d e_j - mean of d e by e), and from powers of two and after the
+    // division by sqrt(d_k) to q . k. Where one token has nearly all the attention, its d e is nearly the mean: what
+    // the first subtraction has rounded off is in the second mean.
+    void add_attention_gradient(int t, uint32_t set, const f32x16* e, f32x16* d_e, Mask lanes) {
+        for (int twice = 0; twice < 2; twice++) {
+            f32x16 z = broadcast(0), sum = broadcast(0);
+            for (uint32_t left = set; left; left &= left - 1) {
+                const int j = __builtin_ctz(left);
+                z += e[j];
+                sum += e[j] * d_e[j];
+            }
+            const f32x16 mean = sum * reciprocal(z);
+            for (uint32_t left = set; left; left &= left - 1) d_e[__builtin_ctz(left)] -= mean;
+        }
+        const float scale = 1 / std::sqrt(float(K));
+        f32x16 along = broadcast(0);
+        for (uint32_t left = set; left; left &= left - 1) {
+            const int j = __builtin_ctz(left);
+            const f32x16 d = select(lanes, scale * e[j] * d_e[j], broadcast(0));
+            d_attention[t][j] += by_size() ? factor * d : d;
+            along += d * attention[t][j];
+        }
+        if (remedy == Remedy::ssmax) d_ssmax += log_n * (kLn2 / scale) * along;
     }
 
     // The rows of every subset of the low group; the token itself, which every state has, is in all of them.
@@ -127,12 +162,10 @@ class MinimalAttention : public MinimalTokens {
 
     // The token at a position among those other than t.
     static int other(int t, int position) { return position + (position >= t); }
-    // d_attention is kept by q . k, before the division by sqrt(d_k).
-    static float attention_scale() { return 1 / std::sqrt(float(K)); }
 
     // ---- sums of rows ----------------------------------------------------------------------------------------------
 
-    // sum_{j in S} e_tj value_j for n states
+    // sum_{j in S} of the rows for n states
     template <int COLUMNS>
     void attend(int t, int n) {
         if (subsets) {
@@ -143,16 +176,16 @@ class MinimalAttention : public MinimalTokens {
                 for (int c = 0; c < COLUMNS; c++) sums[i][c] = low[c] + rest_row[c];
             }
         } else {
-            sum_values<0, COLUMNS>(n);
+            by_size() ? sum_rows<0, COLUMNS, true>(n) : sum_rows<0, COLUMNS, false>(n);
         }
-        if (any_wide)
-            for (int i = 0; i < n; i++) attend_in_wide_lanes<COLUMNS>(t, prefix[i].set, sums[i]);
+        if (any_far)
+            for (int i = 0; i < n; i++) attend_in_far_lanes<COLUMNS>(t, prefix[i].set, sums[i]);
     }
 
-    // A few columns at a time for all states: the sum is in registers, and these columns of `value` in the first-level
+    // A few columns at a time for all states: the sum is in registers, and these columns of the rows in the first-level
     // cache, where for large V all of them would not fit.
-    template <int FIRST, int COLUMNS>
-    void sum_values(int n) {
+    template <int FIRST, int COLUMNS, bool kBySize>
+    void sum_rows(int n) {
         constexpr int N = COLUMNS - FIRST < kChunk ? COLUMNS - FIRST : kChunk;
         for (int i = 0; i < n; i++) {
             f32x16 sum[N];
@@ -161,40 +194,32 @@ class MinimalAttention : public MinimalTokens {
             for (uint32_t left = prefix[i].set; left; left &= left - 1) {
                 const int j = __builtin_ctz(left);
                 RESHARPEN_UNROLL
-                for (int c = 0; c < N; c++) sum[c] += weight[j] * value[j][FIRST + c];
+                for (int c = 0; c < N; c++) sum[c] += kBySize ? weight[j] * value[j][FIRST + c] : row[j][FIRST + c];
             }
             RESHARPEN_UNROLL
             for (int c = 0; c < N; c++) sums[i][FIRST + c] = sum[c];
         }
-        if constexpr (FIRST + N < COLUMNS) sum_values<FIRST + N, COLUMNS>(n);
+        if constexpr (FIRST + N < COLUMNS) sum_rows<FIRST + N, COLUMNS, kBySize>(n);
     }
 
-    template <int FIRST, int COLUMNS>
-    void sum_values_backward(int n) {
+    // R_j of a few columns, from the states that hold j.
+    template <int FIRST, int COLUMNS, bool kBySize>
+    void sum_rows_backward(const uint64_t* holders) {
         constexpr int N = COLUMNS - FIRST < kChunk ? COLUMNS - FIRST : kChunk;
-        for (int i = 0; i < n; i++) {
-            f32x16 d[N];
+        for (int j = 0; j < V; j++) {
+            f32x16 sum[N];
             RESHARPEN_UNROLL
-            for (int c = 0; c < N; c++) d[c] = sums[i][FIRST + c];
-            for (uint32_t left = prefix[i].set; left; left &= left - 1) {
-                const int j = __builtin_ctz(left);
-                const f32x16 d_e = token_backward<FIRST, FIRST + N>(j, weight[j], d);
-                d_weights[i][j] = FIRST ? d_weights[i][j] + d_e : d_e;
+            for (int c = 0; c < N; c++) sum[c] = kBySize ? broadcast(0) : d_row[j][FIRST + c];
+            for (uint64_t left = holders[j]; left; left &= left - 1)
+                add_to<N>(sum, sums[__builtin_ctzll(left)] + FIRST);
+            if constexpr (kBySize) {
+                if (holders[j]) d_weight[j] += row_backward<FIRST, FIRST + N>(j, sum);
+                continue;
             }
+            RESHARPEN_UNROLL
+            for (int c = 0; c < N; c++) d_row[j][FIRST + c] = sum[c];
         }
-        if constexpr (FIRST + N < COLUMNS) sum_values_backward<FIRST + N, COLUMNS>(n);
-    }
-
-    // By Euler's theorem d Z is minus the mean of d e_j. Taken from the same d e_j, and not from the state's scalars,
-    // it cancels that of a token with all the attention, as it should.
-    f32x16 mean_weight_gradient(uint32_t set, const f32x16* e, const f32x16* d_e) const {
-        f32x16 z = broadcast(0), sum = broadcast(0);
-        for (; set; set &= set - 1) {
-            const int j = __builtin_ctz(set);
-            z += e[j];
-            sum += e[j] * d_e[j];
-        }
-        return sum * reciprocal(z);
+        if constexpr (FIRST + N < COLUMNS) sum_rows_backward<FIRST + N, COLUMNS, kBySize>(holders);
     }
 
     template <int COLUMNS>
@@ -202,16 +227,11 @@ class MinimalAttention : public MinimalTokens {
         if (any_wide)
             for (int i = 0; i < n; i++) attend_in_wide_lanes_backward<COLUMNS>(t, prefix[i].set, sums[i]);
         if (!subsets) {
-            for (int i = 0; i < n; i++) sums[i][kZ] = broadcast(0);
-            sum_values_backward<0, COLUMNS>(n);
-            for (int i = 0; i < n; i++) {
-                f32x16 mean = mean_weight_gradient(prefix[i].set, weight, d_weights[i]);
-                if (any_wide) mean = select(wide, broadcast(0), mean);  // there Z may be zero, and no gradient is left
-                for (uint32_t left = prefix[i].set; left; left &= left - 1) {
-                    const int j = __builtin_ctz(left);
-                    d_weight[j] += d_weights[i][j] - mean;
-                }
-            }
+            uint64_t holders[V] = {};
+            for (int i = 0; i < n; i++)
+                for (uint32_t left = prefix[i].set; left; left &= left - 1)
+                    holders[__builtin_ctz(left)] |= uint64_t(1) << i;
+            by_size() ? sum_rows_backward<0, COLUMNS, true>(holders) : sum_rows_backward<0, COLUMNS, false>(holders);
             return;
         }
         for (int i = 0; i < n; i++) add_to<COLUMNS>(d_low_row[prefix[i].low()], sums[i]);
@@ -241,50 +261,60 @@ class MinimalAttention : public MinimalTokens {
     }
 
     template <int COLUMNS>
-    static void add_to(f32x16* d, const f32x16* sum) {
+    RESHARPEN_INLINE static void add_to(f32x16* sum, const f32x16* row) {
         RESHARPEN_UNROLL
-        for (int c = 0; c < COLUMNS; c++) d[c] += sum[c];
+        for (int c = 0; c < COLUMNS; c++) sum[c] += row[c];
     }
 
-    // ---- lanes whose attention logits span more than kWide: relative to the maximum over the set --------------------
+    // ---- lanes whose attention logits lie far apart ----------------------------------------------------------------
 
-    f32x16 highest_in(int t, uint32_t set) const {
-        f32x16 highest = attention[t][t];
-        for (; set; set &= set - 1) highest = max(highest, attention[t][__builtin_ctz(set)]);
-        return highest;
+    // e_j of a set, in far lanes relative to its own maximum.
+    void weights_in(int t, uint32_t set, f32x16* e) const {
+        f32x16 highest = logits[t];
+        for (uint32_t left = set; left; left &= left - 1) highest = max(highest, logits[__builtin_ctz(left)]);
+        for (uint32_t left = set; left; left &= left - 1) {
+            const int j = __builtin_ctz(left);
+            e[j] = select(far, exp2_nonpositive(logits[j] - highest), weight[j]);
+        }
     }
 
     template <int COLUMNS>
-    void attend_in_wide_lanes(int t, uint32_t set, f32x16* sum) {
-        const f32x16 highest = highest_in(t, set);
-        f32x16 careful[COLUMNS];
+    void attend_in_far_lanes(int t, uint32_t set, f32x16* sum) const {
+        f32x16 careful[COLUMNS], e[V];
+        weights_in(t, set, e);
         for (f32x16& x : careful) x = broadcast(0);
         for (uint32_t left = set; left; left &= left - 1) {
             const int j = __builtin_ctz(left);
-            const f32x16 e = exp2_nonpositive(attention[t][j] - highest);
-            for (int c = 0; c < COLUMNS; c++) careful[c] += e * value[j][c];
+            for (int c = 0; c < COLUMNS; c++) careful[c] += e[j] * value[j][c];
         }
-        for (int c = 0; c < COLUMNS; c++) sum[c] = select(wide, careful[c], sum[c]);
+        for (int c = 0; c < COLUMNS; c++) sum[c] = select(far, careful[c], sum[c]);
     }
 
-    // Goes straight to value and attention, and leaves nothing for the rows to carry.
+    // In wide lanes the gradient of the logits, state by state; in far lanes that of the values too, which leaves
+    // nothing for the rows to carry.
     template <int COLUMNS>
     void attend_in_wide_lanes_backward(int t, uint32_t set, f32x16* sum) {
-        const f32x16 highest = highest_in(t, set), zero = broadcast(0);
-        f32x16 d_careful[COLUMNS], e[V], d_e[V];
+        f32x16 local[V], d_e[V];
+        if (any_far) weights_in(t, set, local);
+        const f32x16* e = any_far ? local : weight;
+        for (uint32_t left = set; left; left &= left - 1) {
+            const int j = __builtin_ctz(left);
+            d_e[j] = dot<V>(sum, value[j]);
+            if constexpr (COLUMNS == kColumns) d_e[j] += dot<D>(sum + kO, value[j] + kO);
+        }
+        add_attention_gradient(t, set, e, d_e, wide);
+        if (any_far) values_of_far_lanes_backward<COLUMNS>(set, e, sum);
+    }
+
+    template <int COLUMNS>
+    void values_of_far_lanes_backward(uint32_t set, const f32x16* e, f32x16* sum) {
         for (int c = 0; c < COLUMNS; c++) {
-            d_careful[c] = c == kZ ? zero : select(wide, sum[c], zero);
-            sum[c] = select(wide, zero, sum[c]);
-        }
-        for (uint32_t left = set; left; left &= left - 1) {
-            const int j = __builtin_ctz(left);
-            e[j] = exp2_nonpositive(attention[t][j] - highest);
-            d_e[j] = token_backward<0, COLUMNS>(j, e[j], d_careful);
-        }
-        const f32x16 mean = mean_weight_gradient(set, e, d_e);
-        for (uint32_t left = set; left; left &= left - 1) {
-            const int j = __builtin_ctz(left);
-            d_attention[t][j] += select(wide, attention_scale() * e[j] * (d_e[j] - mean), zero);
+            const f32x16 d_far = select(far, sum[c], broadcast(0));
+            sum[c] = select(far, broadcast(0), sum[c]);
+            for (uint32_t left = set; left; left &= left - 1) {
+                const int j = __builtin_ctz(left);
+                d_value[j][c] += e[j] * d_far;
+            }
         }
     }
 };

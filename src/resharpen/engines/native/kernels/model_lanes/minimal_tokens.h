@@ -12,12 +12,12 @@ constexpr int V = RESHARPEN_V, D = RESHARPEN_D, K = RESHARPEN_K, DV = RESHARPEN_
 
 class MinimalTokens {
   public:
-    // Parameters in memory: the matrices, then the gains that the placement has. Decay is on W_Q .. U.
+    // Parameters in memory: the matrices, the gains that the placement has, and the s of ssmax. Decay is on W_Q .. U.
     static constexpr int kWQ = V * D, kWK = kWQ + D * K, kWV = kWK + D * K, kWO = kWV + D * DV, kU = kWO + DV * D;
-    static constexpr int kGains = kU + D * V, kMostParameters = kGains + 5 * D;
+    static constexpr int kGains = kU + D * V, kMostParameters = kGains + 5 * D + 1;
 
-    MinimalTokens(Placement placement, const Hyperparameters<f32x16>& h)
-        : placement(placement), epsilon(h.rms_epsilon) {
+    MinimalTokens(Variant variant, const Hyperparameters<f32x16>& h)
+        : placement(variant.placement), remedy(variant.attention), epsilon(h.rms_epsilon) {
         int next = kGains;
         auto place = [&](bool present, int& where) { where = present ? next : -1, next += present ? D : 0; };
         place(placement.embedding_out, gain_at.embedding_out);
@@ -25,7 +25,8 @@ class MinimalTokens {
         place(placement.block_out, gain_at.block_out);
         place(placement.residual, gain_at.residual);
         place(placement.unembedding_in, gain_at.unembedding_in);
-        size = next;
+        ssmax_at = next;
+        size = next + (remedy == Remedy::ssmax);
         for (f32x16& x : ones) x = broadcast(1);
     }
 
@@ -36,7 +37,9 @@ class MinimalTokens {
     static constexpr int kStride = kColumns | 1;  // odd, so that rows do not compete for the same lines of the cache
 
     Placement placement;
+    Remedy remedy;
     f32x16 epsilon;
+    int ssmax_at;
     struct {
         int embedding_out, block_in, block_out, residual, unembedding_in;
     } gain_at;
@@ -47,9 +50,10 @@ class MinimalTokens {
 
     f32x16 d_x[V][D], d_h[V][D], d_q[V][K], d_k[V][K], d_v[V][DV], d_vo_gained[V][D];
     f32x16 d_u_gained[D][V], d_base[V][V], d_attention[V][V], d_value[V][kStride];
+    f32x16 ssmax, d_ssmax;  // its s
     f32x16 d_gain_out[V][D], d_gain_1[V][D];  // a partial sum for each last token
 
-    bool norm_after() const { return placement.block_out || placement.residual || placement.unembedding_in; }
+    bool norm_after_residual() const { return placement.residual || placement.unembedding_in; }
     bool double_norm() const { return placement.residual && placement.unembedding_in; }
     const f32x16* gain(const f32x16* theta, int where) const { return where < 0 ? ones : theta + where; }
     const f32x16 *gain_out, *gain_1;  // of block_out and residual; ones where absent
@@ -57,6 +61,7 @@ class MinimalTokens {
     void tokens_forward(const f32x16* theta) {
         gain_out = gain(theta, gain_at.block_out);
         gain_1 = gain(theta, gain_at.residual);
+        ssmax = remedy == Remedy::ssmax ? theta[ssmax_at] : broadcast(1);
         const f32x16* gain_2 = gain(theta, gain_at.unembedding_in);
         for (int t = 0; t < V; t++) {
             copy_row(theta + t * D, x[t]);
@@ -88,6 +93,7 @@ class MinimalTokens {
 
     void clear_gradients(f32x16* gradient) {
         for (int i = 0; i < size; i++) gradient[i] = broadcast(0);
+        d_ssmax = broadcast(0);
         clear(d_x), clear(d_base), clear(d_attention), clear(d_value), clear(d_gain_out), clear(d_gain_1);
     }
 
@@ -116,6 +122,7 @@ class MinimalTokens {
         linear_backward<DV>(theta, gradient, kWV, d_v[0]);
         for (int t = 0; t < V; t++) embedding_backward(t, theta, gradient);
         if (placement.block_out) add_rows(d_gain_out, gradient + gain_at.block_out);
+        if (remedy == Remedy::ssmax) gradient[ssmax_at] = d_ssmax;
     }
 
     // u_gained = diag(g_1 g_2) U

@@ -11,10 +11,10 @@ RESHARPEN_INLINE f32x16 inverse_rms(f32x16 sum_of_squares, f32x16 epsilon) {
     return rsqrt((1.0f / D) * sum_of_squares + epsilon);
 }
 
-// The derivative by each x_i is this times x_i: dr / dx_i = -r^3 x_i / D.
+// From r dr, the derivative by each x_i is this times x_i: dr / dx_i = -r^3 x_i / D.
 template <int D>
-RESHARPEN_INLINE f32x16 d_inverse_rms(f32x16 r, f32x16 dr) {
-    return (-1.0f / D) * (r * r * (r * dr));
+RESHARPEN_INLINE f32x16 d_inverse_rms(f32x16 r, f32x16 r_dr) {
+    return (-1.0f / D) * (r * r * r_dr);
 }
 
 // y = x r gain; returns r, which the backward needs.
@@ -32,7 +32,7 @@ inline void rms_norm_backward(const f32x16* x, const f32x16* gain, f32x16 r, con
                               f32x16* dgain) {
     f32x16 dr = broadcast(0);
     for (int i = 0; i < D; i++) dr += x[i] * gain[i] * dy[i];
-    const f32x16 along_x = d_inverse_rms<D>(r, dr);
+    const f32x16 along_x = d_inverse_rms<D>(r, r * dr);
     for (int i = 0; i < D; i++) {
         const f32x16 d = dy[i];
         dgain[i] += x[i] * r * d;
