@@ -186,7 +186,7 @@ class RunFigure(Training):
         if not of_the_paper(store) and len(store.experiment.variants) > 1:
             _compare(store, out, console)
         claims = f"resharpen claims {quoted(out)}, " if has_claims(store) else ""
-        console.print(f"Next: {claims}resharpen compare {quoted(out)}, resharpen results {quoted(out)}", soft_wrap=True)
+        console.print(f"Next: {claims}resharpen report {quoted(out)} --open", soft_wrap=True)
         return store
 
 
@@ -636,9 +636,15 @@ def _compare(run: Run, out: Path, console: Console, *what: Any) -> None:
 
 
 def _study(runs: list[Run], out: Path, name: str, console: Console) -> None:
+    """The claims of our own that the runs of a study speak to, and one figure over all of them."""
+    from resharpen.analysis.claims import claims
+    from resharpen.analysis.claims.remedies import NUMBERS
     from resharpen.analysis.compare import compare
     from resharpen.views.remedies import draw_remedies
+    from resharpen.views.tables import print_claims
 
+    if ours := [claim for run in runs for claim in claims(run) if claim.number in NUMBERS]:
+        print_claims(ours, console)
     _save(draw_remedies([compare(run) for run in runs]), out, name, console)
 
 

@@ -55,8 +55,7 @@ def importances(paired: Paired, worth: float = 1.0) -> list[Importance]:
     has its best too. Judged on new lengths where there are any."""
     import polars as pl
 
-    means = paired.means()
-    models = means.get("new", means["all"]).with_columns(pl.col("gain").fill_null(-np.inf))
+    models = paired.shown().with_columns(pl.col("gain").fill_null(-np.inf))
     found = []
     for variant in (paired.baseline, *paired.variants):
         of_variant = models.filter(variant=variant)

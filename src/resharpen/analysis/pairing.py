@@ -66,12 +66,19 @@ class Paired:
             if not rows.is_empty()
         }
 
-    def models(self) -> list[tuple[str, str, int, int, float, float]]:
-        """(variant, setting, models, how many of them diverged, the median and the best tenth of their mean values), on
-        new lengths where there are any."""
+    def shown(self) -> pl.DataFrame:
+        """Of each setting the means over new lengths, or over all where it has no new ones."""
         import polars as pl
 
-        means, worst = self.means(), self.sign * self.metric.worst
+        means = self.means()
+        new = means.get("new", means["all"].clear())
+        return pl.concat([means["all"].filter(~pl.col("setting").is_in(new["setting"].unique().to_list())), new])
+
+    def models(self) -> list[tuple[str, str, int, int, float, float]]:
+        """(variant, setting, models, how many of them diverged, the median and the best tenth of what is shown)"""
+        import polars as pl
+
+        worst = self.sign * self.metric.worst
         value = pl.col("gain").fill_null(worst) * self.sign
         columns = (
             pl.len(),
@@ -79,7 +86,7 @@ class Paired:
             value.median().alias("median"),
             value.quantile(self.metric.best_quantile, "linear").alias("best"),
         )
-        return means.get("new", means["all"]).group_by("variant", "setting", maintain_order=True).agg(*columns).rows()
+        return self.shown().group_by("variant", "setting", maintain_order=True).agg(*columns).rows()
 
 
 def pair(

@@ -51,9 +51,9 @@ def draw_comparison(found: Comparison) -> Figure:
     _gains(above.subplots(1, 2, sharey=True), found, lengths, style)
     grid = below.subplots(2, len(settings), sharey="row", squeeze=False)
     for column, setting in enumerate(settings):
-        _best_of(grid[0, column], found, setting, lengths, style)
+        _best_of(grid[0, column], found, setting, style)
         _by_length(grid[1, column], found, setting, style)
-    what = {"new": "mean over lengths longer than trained", "all": "mean over all lengths"}[lengths]
+    what = {"new": "mean over longer lengths than trained, if any", "all": "mean over all lengths"}[lengths]
     grid[0, 0].set_ylabel(f"expected best {found.metric.label}\n({what})", fontsize=8)
     grid[1, 0].set_ylabel(f"median gain in {found.metric.label}\n(above 0: better)", fontsize=8)
     handles, labels = grid[0, 0].get_legend_handles_labels()
@@ -103,13 +103,11 @@ def interval_bar(axes: Axes, interval: Interval, at: float, style: dict[str, Any
     axes.plot(interval.estimate, at, style["marker"], color=style["color"], markersize=5)
 
 
-def _best_of(axes: Axes, found: Comparison, setting: str, lengths: str, style: dict[str, dict[str, Any]]) -> None:
+def _best_of(axes: Axes, found: Comparison, setting: str, style: dict[str, dict[str, Any]]) -> None:
     plain = {"color": BASELINE, "marker": ".", "linestyle": "-", "markersize": 4, "linewidth": 1.3}
+    curves = {curve.variant: curve for curve in found.best_of if curve.setting == setting}  # new lengths come last
     for variant in (found.baseline, *found.variants):
-        of = style.get(variant, plain)
-        for curve in found.best_of:
-            if (curve.variant, curve.setting, curve.lengths) == (variant, setting, lengths):
-                _band(axes, list(curve.k), curve.value, of, variant)
+        _band(axes, list(curves[variant].k), curves[variant].value, style.get(variant, plain), variant)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda k, _: f"{k:g}")
     axes.set_xlabel("models tried, k", fontsize=8)

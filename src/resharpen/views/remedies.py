@@ -49,8 +49,7 @@ def draw_remedies(comparisons: Sequence[Comparison]) -> Figure:
 
 
 def _panel(axes: Axes, found: Comparison, setting: str, name: str, named: bool) -> None:
-    lengths = "new" if any(effect.lengths == "new" for effect in found.effects) else "all"
-    of = {e.variant: e for e in found.effects if e.setting == setting and e.lengths == lengths}
+    of = {effect.variant: effect for effect in found.effects if effect.setting == setting}  # new lengths come last
     axes.axvspan(-found.margin, found.margin, color="#DDDDDD", alpha=0.6, linewidth=0, zorder=0)
     axes.axvline(0.0, color="black", linewidth=0.8)
     for place, variant in enumerate(found.variants):

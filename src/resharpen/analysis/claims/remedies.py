@@ -29,6 +29,7 @@ CURED = 0.05
 NO_CURE = 0.05
 """What a remedy may take off that distance and still be none."""
 SHARPER = ("log-n", "ssmax")
+NUMBERS = (8, 9)
 
 
 def remedies_claims(run: Run, worth: float = 1.0) -> list[Claim]:
@@ -38,13 +39,13 @@ def remedies_claims(run: Run, worth: float = 1.0) -> list[Claim]:
         findings = _no_cures(cells, [(f"{p}+{a}", p) for p in ("none", "pre") for a in SHARPER])
         findings += _cures(cells, ("pre-final", "peri")) if findings else []
         text = "from s >= 3 sharper attention does not cure Set Complement, a norm after attention does"
-        number = 8
+        number = NUMBERS[0]
     elif task_of(run).kind == MaxRetrieval.kind:
         cells = _distances(run, worth)
         findings = _cures(cells, [f"none+{a}" for a in SHARPER])
         findings += _no_cures(cells, [("post", "none")]) if findings else []
         text = "a norm after attention does not cure Maximum Retrieval at length, log n scaling does"
-        number = 9
+        number = NUMBERS[1]
     else:
         return []
     return [make_claim(number, f"Ours: {text}", findings)] if findings else []
