@@ -60,9 +60,13 @@ def why_not_here(march: str) -> str:
 
 @cache
 def _why_not(compiler: Compiler, directory: Path, march: str) -> str:
+    """A compiler that worked here leaves a mark, so that it is tried once."""
+    mark = directory / f"works@{rounding(march, compiler)}"
     try:
         with _scratch(directory) as scratch:
-            _compile((*compiler.command, *compiler.flags(march), "-xc++"), SOURCES / "training.h", scratch)
+            if not mark.exists():
+                _compile((*compiler.command, *compiler.flags(march), "-xc++"), SOURCES / "training.h", scratch)
+                mark.touch()
     except Failed as error:
         return str(error)
     return ""
