@@ -275,17 +275,15 @@ class Results:
 
     def __call__(self, console: Console) -> None:
         from resharpen.analysis.scores import scores, task_of, tidy_results
+        from resharpen.experiments.keeping.files import write_parquet
         from resharpen.views.tables import print_scores
 
         run = _load(self.run, self.trust_code)
         if self.parquet is not None:
-            try:
-                tidy_results(run).write_parquet(self.parquet)
-            except OSError as error:
-                raise UserError(f"cannot write {self.parquet}: {error.strerror}") from error
-            console.print(f"wrote {self.parquet}")
+            write_parquet(self.parquet, tidy_results(run))
+            console.print(f"wrote {self.parquet}", soft_wrap=True)
         if self.csv:
-            tidy_results(run).write_csv(sys.stdout)
+            sys.stdout.write(tidy_results(run).write_csv())
         elif self.parquet is None:
             print_scores(scores(run), task_of(run), console)
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.errors import Failed
+
+if TYPE_CHECKING:
+    import polars as pl
 
 TEMPORARY = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.tmp")
 
@@ -56,6 +60,12 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
     write_bytes(path, (json.dumps(data, indent=2) + "\n").encode(), lasting=True)
+
+
+def write_parquet(path: Path, table: pl.DataFrame) -> None:
+    data = io.BytesIO()
+    table.write_parquet(data)
+    write_bytes(path, data.getvalue())
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray], facts: Mapping[str, str]) -> None:

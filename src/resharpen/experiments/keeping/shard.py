@@ -7,7 +7,6 @@ something else, or has another hash than its manifest says, is not used.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -84,9 +83,7 @@ class ShardFiles:
     ) -> None:
         """Write the results, then the manifest that makes them count, then drop state and lease."""
         for name, table in tables.items():
-            data = io.BytesIO()
-            table.write_parquet(data)
-            files.write_bytes(self.directory / f"{name}.parquet", data.getvalue())
+            files.write_parquet(self.directory / f"{name}.parquet", table)
         files.write_arrays(self.directory / WEIGHTS, weights, self.facts)
         written = {name: (self.directory / name).read_bytes() for name in RESULTS}
         hashes = {name: files.sha256(data) for name, data in written.items()}

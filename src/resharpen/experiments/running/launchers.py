@@ -92,7 +92,8 @@ def _train(run: Run, shard: Shard, on_progress: Report, asked: Ask) -> bool:
 def _in_processes(run: Run, shards: Sequence[Shard], workers: int, on_progress: Report, asked: Ask) -> None:
     # spawn, never fork: a forked child inherits locks and threads in whatever state they are in
     context = multiprocessing.get_context("spawn")
-    jobs, events = context.Queue(), context.Queue()
+    with _signals_wait():  # the process that keeps the books of the queues begins here, and would die of USR1
+        jobs, events = context.Queue(), context.Queue()
     stop, saves = context.Event(), context.Value("q", asked().saves)
     for shard in shards:
         jobs.put(shard.name)
