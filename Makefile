@@ -4,17 +4,17 @@ BIN := .venv/bin
 KERNELS := $(wildcard src/resharpen/engines/native/kernels/*.* src/resharpen/engines/native/kernels/*/*.h)
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all lint bench chromium clean
 
 demo: .venv/installed
 	$(BIN)/resharpen run fig1 --scale laptop --out runs/demo
 	$(BIN)/resharpen claims runs/demo
 
-test: .venv/installed-dev lint
-	$(BIN)/pytest -n 2
+test: .venv/installed-dev lint chromium
+	$(BIN)/pytest -n 2 --dist loadgroup
 
-test-all: .venv/installed-dev lint
-	$(BIN)/pytest -n 2 -m ""
+test-all: .venv/installed-dev lint chromium
+	$(BIN)/pytest -n 2 --dist loadgroup -m ""
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
@@ -28,6 +28,12 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/set_complement.py
 	$(BIN)/python benchmarks/max_retrieval.py
 	$(BIN)/python benchmarks/languages.py
+
+# The report is tested in a real browser: Debian's, where we may install it.
+chromium:
+	@command -v chromium >/dev/null || { [ "$$(id -u 2>/dev/null)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null; } || \
+		echo "NO CHROMIUM HERE: the tests of the report in a browser are skipped"
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

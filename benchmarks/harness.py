@@ -261,7 +261,7 @@ extern "C" float run(long n) {
 
 def peak_flops() -> float:
     """Floating point operations a second of a loop of fused multiply-adds, all cores at once: the best vector width."""
-    from resharpen.engines.native.build import find_compiler
+    from resharpen.engines.native.compiler import find_compiler
 
     def of_core(run: Callable[[int], float], width: int, n: int = 1_000_000) -> float:
         best, until = float("inf"), time.perf_counter() + 1
@@ -278,7 +278,7 @@ def peak_flops() -> float:
         for width in (16, 32, 64):
             flags = ["-O2", "-march=native", "-ffp-contract=fast", "-w", "-fPIC", "-shared", f"-DBYTES={width}"]
             library = source.with_name(f"peak{width}.so")
-            subprocess.run([find_compiler(), *flags, str(source), "-o", str(library)], check=True)
+            subprocess.run([*find_compiler().command, *flags, str(source), "-o", str(library)], check=True)
             run = ctypes.CDLL(str(library)).run  # without the interpreter's lock
             run.argtypes, run.restype = [ctypes.c_long], ctypes.c_float
             found.append(sum(threads.map(of_core, [run] * CORES, [width] * CORES)))

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from resharpen.engines.base import Ensemble, Problem, initial_state, part
+from resharpen.experiments.keeping.stored import StoredModel
 from resharpen.models import RETRIEVER_PLACEMENTS, Minimal, Model, Retriever, Transformer
 from resharpen.optim import OPTIMISERS
 from resharpen.optim.hyperparameters import TABLE, Row, draw, narrowed
@@ -141,3 +142,33 @@ def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray], models: Any 
     assert set(a) == set(b)
     for name in a:
         assert np.array_equal(a[name] if name == "step" else a[name][models], b[name], equal_nan=True), name
+
+
+def as_tensors(inputs: Any) -> Any:
+    if isinstance(inputs, tuple):
+        return type(inputs)(*map(as_tensors, inputs))
+    return torch.as_tensor(inputs)
+
+
+@torch.no_grad()
+def reported(model: StoredModel, seed: int) -> dict[tuple[str, int], float]:
+    """The report of a stored model as its module gives it: metric and length -> value, by the task's own score."""
+    task, module, measured = model.setting.task, model.module(), {}
+    validation = task.validation(seed, "report")
+    for piece in validation.pieces(10**6):
+        inputs, scored, truth = task.examples(piece)
+        record = {}
+        logits = module(as_tensors(inputs), record if model.model.reads == "items" else None)
+        found = task.score(logits[torch.as_tensor(scored)][None], {name: as_tensors(x) for name, x in truth.items()})
+        if record:  # of a retriever the report tells how attention disperses, too
+            weights = record["weights"][0, :, 0, 0]
+            found |= {"entropy": -weights.xlogy(weights).sum(-1)[None], "largest_weight": weights.amax(-1)[None]}
+        for name, value in found.items():
+            measured.setdefault(name, []).append(value.numpy())
+    measured = {name: np.concatenate(found, axis=1) for name, found in measured.items()}
+    reduced = task.by_length(measured, validation)
+    return {
+        (metric, int(length)): float(value)
+        for metric, (lengths, values, _) in reduced.items()
+        for length, value in zip(lengths, values[0], strict=True)
+    }

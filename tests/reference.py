@@ -15,6 +15,10 @@ HAS = {
     "none": set(),
     "out": {"out"},
     "pre-final": {"in", "final"},
+    "heads-out": {"heads"},
+    "olmo2": {"out", "final", "queries", "keys"},
+    "qwen3": {"in", "final", "queries", "keys"},
+    "gemma3": {"in", "out", "final", "queries", "keys"},
 }
 GAIN = {
     "embedding": "g_embedding_out",
@@ -22,6 +26,9 @@ GAIN = {
     "out": "g_block_out",
     "residual": "g_residual",
     "final": "g_unembedding_in",
+    "heads": "g_heads_out",
+    "queries": "g_queries",
+    "keys": "g_keys",
 }
 
 
@@ -35,12 +42,12 @@ def logits(theta, tokens, placement, epsilon):
 
     x = [norm("embedding", theta["E"][t]) for t in tokens]
     h = [norm("in", row) for row in x]
-    query = h[-1] @ theta["W_Q"]
-    scores = np.array([query @ (row @ theta["W_K"]) for row in h]) / math.sqrt(theta["W_Q"].shape[1])
+    query = norm("queries", h[-1] @ theta["W_Q"])
+    scores = np.array([query @ norm("keys", row @ theta["W_K"]) for row in h]) / math.sqrt(theta["W_Q"].shape[1])
     a = np.exp(scores - scores.max())
     a /= a.sum()
     attended = sum(weight * (row @ theta["W_V"]) for weight, row in zip(a, h, strict=True))
-    y = norm("out", attended @ theta["W_O"])
+    y = norm("out", norm("heads", attended) @ theta["W_O"])
     return norm("final", norm("residual", x[-1] + y)) @ theta["U"]
 
 

@@ -11,7 +11,7 @@ from polars.testing import assert_frame_equal
 
 import resharpen as rs
 from resharpen.cli import main
-from resharpen.experiments.keeping.store import TABLES
+from resharpen.experiments.keeping.shard import TABLES
 
 ROOT = Path(__file__).parent.parent
 SPECS = sorted((ROOT / "examples").glob("*.toml"))

@@ -14,6 +14,7 @@ from resharpen.cli import main
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.runner import load, run
+from resharpen.experiments.specs.variant import parse_sum
 from resharpen.models import find_model
 from resharpen.optim import find_optimiser
 from resharpen.parts import find_attention, find_norm, find_positions
@@ -54,6 +55,20 @@ def test_a_reference_says_which_content_is_meant(file, tmp_path, monkeypatch):
     assert found is find_norm(expected) is own.find(expected)
     assert found.name == "my-dyt"
     assert own.source(expected) == own.Source(file.resolve(), hashlib.sha256(file.read_bytes()).hexdigest())
+
+
+def test_a_path_with_a_plus_in_it_stands_in_a_sum(file, tmp_path):
+    """In the name of a file, and in that of a directory on the way."""
+    folder = tmp_path / "c++"
+    folder.mkdir()
+    copy = folder / "a+b.py"
+    copy.write_text(f"{file.read_text()}# {copy}\n")
+    for base, written in ((None, f"{copy}:my_dyt"), (folder, "a+b.py:my_dyt"), (tmp_path, "c++/a+b.py:my_dyt")):
+        variant = parse_sum(f"pre + {written}+ssmax", base)
+        assert (variant.placement, variant.attention) == ("pre", "ssmax")
+        assert variant.norm == reference(copy, "my_dyt")
+    with pytest.raises(UserError, match="unknown variant 'a'"):
+        parse_sum("pre+a+c.py:my_dyt", folder)
 
 
 def test_wherever_the_file_lies_its_content_is_the_same_code(file, tmp_path):

@@ -9,7 +9,8 @@ import platform
 import subprocess
 import sys
 
-from resharpen.engines.native.build import FLAGS, SOURCES, find_compiler
+from resharpen.engines.native.build import SOURCES
+from resharpen.engines.native.compiler import find_compiler
 
 SIZES = {
     "minimal": {"V": 5, "D": 6, "K": 2, "DV": 4},
@@ -20,11 +21,14 @@ INSTRUCTION_SETS = ("x86-64", "x86-64-v3", "x86-64-v4") if platform.machine() ==
 
 
 def main() -> int:
-    strict = [*(flag for flag in FLAGS if flag != "-w"), "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    compiler = find_compiler()
+    strict = ("-Wall", "-Wextra", "-Werror", "-fsyntax-only")
     jobs = [
         subprocess.Popen(
             [
-                *(find_compiler(), *strict, f"-march={march}"),
+                *compiler.command,
+                *(flag for flag in compiler.flags(march) if flag != "-w"),
+                *strict,
                 *(f"-DRESHARPEN_{name}={n}" for name, n in SIZES[kernel].items()),
                 str(SOURCES / f"{kernel}.cpp"),
             ]

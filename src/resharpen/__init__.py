@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from resharpen.analysis.claims import claims as claims
+    from resharpen.analysis.compare import Comparison as Comparison
+    from resharpen.analysis.compare import compare as compare
     from resharpen.analysis.inspection import inspect as inspect
     from resharpen.analysis.scores import scores as scores
     from resharpen.analysis.scores import tidy_results as tidy_results
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
 # Loaded when asked for, so that `resharpen --help` need not wait for torch, polars and matplotlib.
 _WHERE = {
     "claims": "analysis.claims",
+    "Comparison": "analysis.compare",
+    "compare": "analysis.compare",
     "inspect": "analysis.inspection",
     "scores": "analysis.scores",
     "tidy_results": "analysis.scores",

@@ -1,4 +1,4 @@
-"""The one exception that the command line turns into a one-line message and exit code 2."""
+"""The exceptions that the command line turns into a one-line message: bad input, and a machine that fails."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """Bad input. The text says what was wrong and what is allowed."""
+    """Bad input, exit code 2. The text says what was wrong and what is allowed."""
+
+
+class Failed(RuntimeError):
+    """The input was right and the machine could not: a full disk, a killed worker. Exit code 1."""
 
 
 def unknown(what: str, name: str, allowed: Iterable[str]) -> UserError:

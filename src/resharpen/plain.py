@@ -43,5 +43,21 @@ def typed(name: str, value: Any, kind: type, words: str | None = None) -> Any:
     """A value of the type; a whole number is a number too, and true is no number."""
     fits = isinstance(value, int | float if kind is float else kind)
     if not fits or (isinstance(value, bool) and kind is not bool):
-        raise UserError(f"{name} = {value!r}: must be {words or _WORDS.get(kind, kind)}")
-    return float(value) if kind is float else value
+        raise UserError(f"{name} = {shown(value)}: must be {words or _WORDS.get(kind, kind)}")
+    try:
+        return float(value) if kind is float else value
+    except OverflowError:
+        raise UserError(f"{name} = {shown(value)}: too large") from None
+
+
+def shown(value: Any) -> str:
+    """A value as an error message has room for it.
+
+    >>> shown("x"), shown([0] * 1000)
+    ("'x'", '[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ...')
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists in lists
+        return "..."
+    return text if len(text) <= 200 else f"{text[:39]} ..."

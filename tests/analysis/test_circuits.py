@@ -20,12 +20,12 @@ from resharpen.analysis.theory import (
 )
 from resharpen.analysis.theory.examples import hard_coded_tvd, with_gains
 from resharpen.models import Minimal
-from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITION_ENCODINGS, Parts, Placement
+from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITION_ENCODINGS, STUDIED_PLACEMENTS, Parts, Placement
 from resharpen.parts.part import Norm
 from resharpen.tasks import SetComplement
 from resharpen.views.circuits import draw_cure, draw_model, draw_run
 
-ALL = {name: Parts(where) for name, where in PLACEMENTS.items()}
+ALL = {name: Parts(PLACEMENTS[name]) for name in STUDIED_PLACEMENTS}
 ALL |= {"everything": Parts(Placement(True, True, True, True, True))}
 LOG_N = {f"{name}+log-n": Parts(PLACEMENTS[name], attention=ATTENTIONS["log-n"]) for name in ("none", "peri")}
 
@@ -188,6 +188,9 @@ def test_circuits_are_those_of_rms_norm_without_positions() -> None:
     assert circuits.is_inspectable(LOG_N["peri+log-n"])
     assert not circuits.is_inspectable(Parts(PLACEMENTS["peri"], norm=other))
     assert not circuits.is_inspectable(Parts(PLACEMENTS["peri"], positions=POSITION_ENCODINGS["rope"]))
+    for part in ("gated", "stick-breaking"):
+        assert not circuits.is_inspectable(Parts(PLACEMENTS["peri"], attention=ATTENTIONS[part]))
+    assert not circuits.is_inspectable(Parts(PLACEMENTS["heads-out"]))
 
 
 def test_large_v_is_sampled() -> None:

@@ -44,4 +44,5 @@ def test_reasons_not_to_run_natively(monkeypatch, tmp_path):
     assert why_not_native(problem, training=False) == ""
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "no C++ compiler" in why_not_native(minimal_problem("peri"))
+    monkeypatch.setenv("RESHARPEN_CACHE", str(tmp_path / "cache"))
+    assert "no C++ compiler" in why_not_native(minimal_problem("peri", v=5, s=2))

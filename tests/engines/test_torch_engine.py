@@ -2,11 +2,12 @@ import numpy as np
 import pytest
 import reference
 import torch
-from helpers import make_ensemble, make_problem
+from helpers import make_ensemble, make_problem, transformer_problem
 
 from resharpen.engines import torch_engine
 from resharpen.engines.base import Ensemble, initial_state, part, weights_of
 from resharpen.engines.torch_engine import TorchEngine
+from resharpen.models import Transformer
 
 PARTS = ("theta", "m", "v", "ema")
 
@@ -108,18 +109,37 @@ def test_draws_of_two_groups_are_refused():
         Ensemble(np.array([15, 16]), make_ensemble(problem, 2).hyperparameters)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
-def test_compiled_is_the_same_function(monkeypatch):
-    """In double, compiled and not: the same losses and weights after some steps."""
-    problem = make_problem("peri", v=6, s=4, steps=40)
-    plain = TorchEngine(problem, make_ensemble(problem), "float64")
+def same_after(steps, problem, monkeypatch):
+    """Whether weights and losses are the same as they are in a run that is too short to be compiled, in double."""
+    ensemble = make_ensemble(problem, 3)
+    plain = TorchEngine(problem, ensemble, "float64")
     monkeypatch.setattr(torch_engine, "COMPILED_FROM", 1)
-    fast = TorchEngine(problem, make_ensemble(problem), "float64")
+    fast = TorchEngine(problem, ensemble, "float64")
     for engine in (plain, fast):
-        engine.advance(10)
+        engine.advance(steps)
     for name, array in plain.dump().items():
         assert np.allclose(fast.dump()[name], array, rtol=1e-9, atol=1e-12), name
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
+@pytest.mark.parametrize(
+    "problem",
+    [
+        make_problem("peri", v=6, s=4, steps=40),
+        transformer_problem("peri", Transformer(6, layers=1, d=8, heads=2, d_mlp=6), cap=8, positions="rope"),
+    ],
+    ids=["minimal", "transformer"],
+)
+def test_compiled_is_the_same_function(problem, monkeypatch):
+    same_after(10, problem, monkeypatch)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "log-n"])
+def test_pieces_of_fixed_shapes_give_the_same(attention, monkeypatch):
+    """What is compiled for long runs, without compiling it: padding changes nothing."""
+    monkeypatch.setattr(torch_engine, "compiled", lambda function: function)
+    same_after(3, transformer_problem("peri", attention=attention), monkeypatch)
 
 
 def test_what_cannot_be_compiled_runs_as_it_is():

@@ -13,7 +13,7 @@ from resharpen.parts.part import masked_softmax
 from resharpen.streams import key
 
 
-@pytest.mark.parametrize("placement", reference.HAS)
+@pytest.mark.parametrize("placement", PLACEMENTS)
 def test_logits_against_numpy(placement):
     problem = make_problem(placement)
     theta, epsilon = random_theta(problem, 2), np.array([1e-6, 1e-2])

@@ -9,6 +9,8 @@ from helpers import EVERYTHING, hyper, make_ensemble, random_theta, tensors, tra
 from scipy.special import erf
 
 from resharpen.engines.torch_engine import TorchEngine
+from resharpen.models import causal
+from resharpen.models.layers import Bound
 from resharpen.models.loss import total_nll
 from resharpen.models.transformer import Transformer
 from resharpen.parts import PLACEMENTS, POSITION_ENCODINGS, Parts
@@ -38,7 +40,10 @@ def reference(model, theta, tokens, placement, epsilon, weights=None):
         y = [np.zeros(model.d) for _ in x]
         for head in range(model.heads):
             part = slice(head * model.d_head, (head + 1) * model.d_head)
-            q, k = ([turned((row @ theta[a + w])[part], p) for p, row in enumerate(h)] for w in ("W_Q", "W_K"))
+            q, k = (
+                [turned(norm(placement.queries_keys, (row @ theta[a + w])[part], a + g), p) for p, row in enumerate(h)]
+                for w, g in (("W_Q", "g_queries"), ("W_K", "g_keys"))
+            )
             v = [(row @ theta[f"{a}W_V"])[part] for row in h]
             for i in range(len(x)):
                 e = np.exp([q[i] @ k[j] / math.sqrt(model.d_head) for j in range(i + 1)])
@@ -46,6 +51,7 @@ def reference(model, theta, tokens, placement, epsilon, weights=None):
                 if weights is not None:
                     weights[layer, head, i, : i + 1] = e / e.sum()
         for i, row in enumerate(y):
+            row = norm(placement.heads_out, row, f"{a}g_heads_out")
             x[i] = x[i] + norm(placement.block_out, row @ theta[f"{a}W_O"], f"{a}g_block_out")
             x[i] = norm(placement.residual, x[i], f"{a}g_residual")
             hidden = norm(placement.block_in, x[i], f"{m}g_block_in") @ theta[f"{m}W_1"]
@@ -66,7 +72,7 @@ def attention_weights(theta, tokens, parts, epsilon):
     return [record[f"{layer}.attention.weights"] for layer in range(2)]
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
+@pytest.mark.parametrize("name", [*EVERYTHING, "heads-out", "olmo2", "gemma3"])
 def test_logits_and_attention_against_numpy(name):
     problem = small(name)
     theta, epsilon = random_theta(problem, 2, scale=0.5), np.array([1e-6, 1e-2])
@@ -93,7 +99,7 @@ def test_without_positions_the_earlier_tokens_of_one_layer_are_a_set():
         assert torch.allclose(last[0], last[1], rtol=1e-12) == same
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
+@pytest.mark.parametrize("name", [*EVERYTHING, "heads-out", "olmo2", "gemma3"])
 def test_gradients_against_finite_differences(name):
     """Along random directions of all weights at once, and along single weights of every tensor."""
     problem = small(name)
@@ -164,6 +170,25 @@ def test_a_remedy_takes_the_place_of_softmax(positions):
         expected = plain[:, i, : i + 1] ** math.log(i + 1)
         assert torch.allclose(scaled[:, i, : i + 1], expected / expected.sum(-1, keepdim=True), rtol=1e-9)
     assert not torch.equal(*(SMALL.logits(theta, tokens, p.parts, hyper(epsilon)) for p in (problem, scaled_problem)))
+
+
+@pytest.mark.parametrize("attention", ["asentmax", "stick-breaking", "gated"])
+def test_a_few_sequences_at_a_time_are_all_of_them(attention, monkeypatch):
+    """Attention weights of long sequences do not fit in memory together."""
+    problem = small("peri", attention=attention, positions="nope" if attention == "stick-breaking" else "alibi")
+    theta, tokens = (
+        tensors(random_theta(problem, 2, scale=0.5)),
+        torch.tensor([[4, 0, 1, 3, 2], [4, 1, 1, 3, 3]])[[0, 1, 1, 0, 1]],
+    )
+    arguments = theta, tokens, problem.parts, hyper(np.full(2, 1e-6))
+    whole, calls = SMALL.logits(*arguments), []
+    weights = Bound.weights
+    monkeypatch.setattr(Bound, "weights", lambda self, e, *rest: calls.append(e.shape[1]) or weights(self, e, *rest))
+    for at_once, expected in ((0, [1] * 5), (2 * 2 * 25 * 2, [2, 2, 1]), (2 * 2 * 25 * 5, [5])):
+        monkeypatch.setattr(causal, "WEIGHTS_AT_ONCE", at_once)
+        assert torch.allclose(SMALL.logits(*arguments), whole, rtol=1e-12)
+        assert calls == expected * 2  # layers
+        calls.clear()
 
 
 def test_parameters_by_name():

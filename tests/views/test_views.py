@@ -119,8 +119,8 @@ def plan_of(*settings):
     shard = [SimpleNamespace(count=16, setting=SimpleNamespace(name=name)) for name in settings]
     variants = {"pre": SimpleNamespace(engine="native"), "peri": SimpleNamespace(engine="torch")}
     experiment = SimpleNamespace(steps=100, variants=variants)
-    store = SimpleNamespace(experiment=experiment, shards=lambda: shard, directory="r")
-    return SimpleNamespace(run=store, todo=shard, damaged=[])
+    store = SimpleNamespace(experiment=experiment, directory="r")
+    return SimpleNamespace(run=store, shards=shard, todo=shard, damaged=[])
 
 
 def test_meter_weighs_settings_by_their_own_pace():

@@ -69,6 +69,11 @@ class Circuit:
         U_MxDxV, final = self.theta["U"].numpy(), self.gain("residual") * self.gain("unembedding_in")
         return (self.x_MxVxD * final) @ U_MxDxV, (self.y_MxVxD * self.gain("block_out") * final) @ U_MxDxV
 
+    def shares(self) -> Array:
+        """The rows of attention over all v tokens, each summing to 1, [M, V, V]."""
+        rows = np.exp(self.attention_MxVxV - self.attention_MxVxV.max(-1, keepdims=True))
+        return rows / rows.sum(-1, keepdims=True)
+
     def models(self, chosen: slice) -> Circuit:
         """Some of the models."""
         theta = {name: w[chosen] for name, w in self.theta.items()}
@@ -213,9 +218,7 @@ def _default_states(task: SetComplement) -> ValidationSet:
 def _static_part(circuit: Circuit) -> Table:
     B, D = circuit.matrices()
     form = fit_normal_form(B, D)
-    e = circuit.attention_MxVxV
-    rows = np.exp(e - e.max(-1, keepdims=True))
-    rows /= rows.sum(-1, keepdims=True)
+    e, rows = circuit.attention_MxVxV, circuit.shares()
     distance = total_variation(rows, np.full_like(rows, 1 / rows.shape[-1])).mean(-1)
     # NaN <= anything is false, so a model without finite weights is not in form.
     return {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +17,7 @@ from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.stored import find_shard
 from resharpen.experiments.specs.spec import Setting
 from resharpen.models import Minimal
+from resharpen.parts import Parts
 from resharpen.tasks import SetComplement
 
 if TYPE_CHECKING:
@@ -65,26 +68,47 @@ class Inspection:
         return pl.DataFrame(rows)
 
 
-def inspect(run: Run, setting: Setting, weights: Weights = "train") -> Inspection:
-    """Measure every model of a setting at its best checkpoint."""
-    if not isinstance(setting.task, SetComplement):
-        raise UserError(f"{setting.name}: circuits are those of minimal transformers on Set Complement")
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """The kept weights of every finished minimal transformer of one setting and variant."""
+
+    setting: Setting
+    variant: str
+    theta: dict[str, np.ndarray]
+    parts: Parts
+    models: pl.DataFrame
+    """Their rows of `models`, in the same order."""
+
+    @property
+    def epsilon_M(self) -> np.ndarray:
+        return self.models["rms_epsilon"].to_numpy()
+
+
+def opened(run: Run, settings: Iterable[Setting], weights: Weights = "train") -> Iterator[Opened]:
+    """One after the other all that can be opened, at the best checkpoints."""
     import polars as pl
 
-    rows = run.table("models")
-    tables, models = {}, {}
-    for name, variant in run.experiment.variants.items():
+    rows, done = run.table("models"), run.done()
+    for setting, (name, variant) in product(settings, run.experiment.variants.items()):
         model = setting.model_of(variant)
-        shards = [s for s in run.done() if s.setting == setting and s.variant == name]
+        shards = [s for s in done if s.setting == setting and s.variant == name]
         parts = variant.parts(model)
         if not shards or not isinstance(model, Minimal) or not is_inspectable(parts):
             continue
         kept = [part(run.weights(shard), f"{weights}.best") for shard in shards]
-        theta = {name: np.concatenate([arrays[name] for arrays in kept]) for name in kept[0]}
+        theta = {key: np.concatenate([arrays[key] for arrays in kept]) for key in kept[0]}
         ids = pl.DataFrame({"model": [model for shard in shards for model in shard.model_ids]})
-        models[name] = ids.join(rows, on="model", maintain_order="left")
-        epsilon_M = models[name]["rms_epsilon"].to_numpy()
-        tables[name] = circuit_table(theta, parts, epsilon_M, setting.task)
+        yield Opened(setting, name, theta, parts, ids.join(rows, on="model", maintain_order="left"))
+
+
+def inspect(run: Run, setting: Setting, weights: Weights = "train") -> Inspection:
+    """Measure every model of a setting at its best checkpoint."""
+    if not isinstance(setting.task, SetComplement):
+        raise UserError(f"{setting.name}: circuits are those of minimal transformers on Set Complement")
+    tables, models = {}, {}
+    for of in opened(run, [setting], weights):
+        models[of.variant] = of.models
+        tables[of.variant] = circuit_table(of.theta, of.parts, of.epsilon_M, setting.task)
     if not tables:
         raise UserError(f"{run.directory} has no finished minimal transformers of {setting.name} with RMSNorm")
     return Inspection(setting, tables, models)

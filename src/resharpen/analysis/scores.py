@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from resharpen.errors import unknown
 from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.running.training import SELECTIONS
 from resharpen.tasks import Task
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ def scored_lengths(
     """
     import polars as pl
 
+    if selection not in SELECTIONS:
+        raise unknown("selection", selection, SELECTIONS)
     known = pl.col("value").is_not_null()
     of_setting, of_model = ["setting", "metric"], ["model", "weights", "metric"]
     nothing = known.any().over(of_setting) & ~known.any().over(*of_setting, "length")
@@ -53,9 +57,12 @@ def scored_lengths(
     )
 
 
-def scores(run: Run, selection: str = "best", lengths: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Per model and kind of weights: the mean of the task's metric over all lengths, `score`, and over those longer
-    than trained, `score_new`; null where there are none, and for a model that diverged before its first checkpoint.
+def scores(
+    run: Run, selection: str = "best", lengths: pl.DataFrame | None = None, metric: str | None = None
+) -> pl.DataFrame:
+    """Per model and kind of weights: the mean of the task's metric, or of the given one, over all lengths, `score`, and
+    over those longer than trained, `score_new`; null where there are none, and for a model that diverged before its
+    first checkpoint.
 
     What counts, and with which value, is said at `scored_lengths`. The other columns are those of the table `models`.
     """
@@ -63,7 +70,7 @@ def scores(run: Run, selection: str = "best", lengths: pl.DataFrame | None = Non
 
     task = task_of(run)
     worst = {name: metric.worst for name, metric in task.metrics.items()}
-    rows = scored_lengths(run, selection, lengths, worst).filter(pl.col("metric") == task.metric)
+    rows = scored_lengths(run, selection, lengths, worst).filter(pl.col("metric") == (metric or task.metric))
     new = pl.col("length") > pl.col("train_length")
     return (
         rows.group_by("model", "weights", maintain_order=True)

@@ -48,6 +48,8 @@ class Problem:
     seed: int
     optimiser: Optimiser = field(default=adamw)
     device: str = "cpu"
+    march: str = "native"
+    """The instruction set that native kernels are built for, by the compiler's name of it."""
 
     @property
     def setting(self) -> str:
@@ -90,6 +92,11 @@ class Engine(Protocol):
 
     @property
     def step(self) -> int: ...
+
+    @property
+    def built(self) -> str:
+        """What computes, and behind an @ how it rounds: where all of it is the same, so is every bit."""
+        ...
 
     @property
     def diverged_at(self) -> NDArray[np.int64]:

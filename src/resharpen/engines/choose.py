@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from resharpen import own
 from resharpen.engines.base import Engine, Ensemble, Problem
+from resharpen.errors import Failed
 
 if TYPE_CHECKING:
     from resharpen.engines.native.base import NativeEngine
@@ -21,7 +23,7 @@ SLOWER = {"minimal": "10 to 70", "retriever": "1 to 6", "transformer": "1 to 6"}
 
 def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
     if name == "native":
-        return _native(problem)(problem, ensemble)
+        return _native(problem)(problem, ensemble, problem.march)
     import torch
 
     from resharpen.engines.torch_engine import TorchEngine
@@ -39,7 +41,7 @@ def check_device(name: str) -> None:
 
 def why_not_native(problem: Problem, training: bool = True) -> str:
     """Why the native engine cannot run this problem here, or only read trained weights with it; empty if it can."""
-    from resharpen.engines.native.build import NoCompiler, find_compiler
+    from resharpen.engines.native.build import why_not_here
 
     if problem.device != "cpu":
         return f"device = {problem.device}: it computes on the cpu"
@@ -47,11 +49,23 @@ def why_not_native(problem: Problem, training: bool = True) -> str:
         return f"there is no native kernel for the model '{own.short(problem.model.kind)}'"
     if reason := _native(problem).supports(problem, training):
         return reason
-    try:
-        find_compiler()
-    except NoCompiler as error:
-        return str(error)
-    return ""
+    if reason := why_not_here(problem.march):
+        with contextlib.suppress(Failed):
+            _native(problem).kernel(problem.model, problem.march)
+            return ""  # built before, when it could be
+    return reason
+
+
+def rounding(engine: str, march: str, device: str) -> str:
+    """What decides how the numbers of an engine are rounded on this machine; empty where it cannot be told."""
+    if engine == "native":
+        from resharpen.engines.native import build, compiler
+
+        # where none can be built, one that was built before will do, whatever built it
+        return "" if build.why_not_here(march) else build.rounding(march, compiler.find_compiler())
+    from resharpen.engines.torch_engine import rounding
+
+    return rounding(device)
 
 
 def how_much_slower(problem: Problem) -> str:

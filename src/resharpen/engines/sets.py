@@ -20,9 +20,9 @@ class States(NamedTuple):
     last: NDArray[np.int64]
     """[P]"""
     present: NDArray[np.bool_]
-    """[P, V]"""
+    """[V, P]: the states are the long axis, and lie side by side."""
     counts: NDArray[np.float64]
-    """How often each token was the target, [P, V]."""
+    """How often each token was the target, [V, P]."""
 
 
 PADDED_TO = 128
@@ -35,9 +35,9 @@ def merged(batch: Batch, vocabulary: int) -> States:
     set_NxL = np.bitwise_or.accumulate(np.left_shift(1, batch.inputs), axis=1)
     key_P = set_NxL[batch.mask] * vocabulary + inputs
     _, first, where = np.unique(key_P, return_index=True, return_inverse=True)
-    counts = np.zeros((len(first), vocabulary))
-    np.add.at(counts, (where, targets), 1)
-    present = np.right_shift(set_NxL[batch.mask][first][:, None], np.arange(vocabulary)) & 1
+    counts = np.zeros((vocabulary, len(first)))
+    np.add.at(counts, (targets, where), 1)
+    present = np.right_shift(set_NxL[batch.mask][first], np.arange(vocabulary)[:, None]) & 1
     fill = (0, -len(first) % PADDED_TO)
-    present = np.pad(present.astype(bool), (fill, (0, 0)), constant_values=True)
-    return States(np.pad(inputs[first], fill), present, np.pad(counts, (fill, (0, 0))))
+    present = np.pad(present.astype(bool), ((0, 0), fill), constant_values=True)
+    return States(np.pad(inputs[first], fill), present, np.pad(counts, ((0, 0), fill)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from resharpen import own
 from resharpen.engines.base import Arrays, Batches, Ensemble, Measures, Problem, initial_state
-from resharpen.engines.pieces import pieces
+from resharpen.engines.pieces import FIXED_POSITIONS, fixed_pieces, pieces
 from resharpen.engines.sets import MOST_BITS, merged
 from resharpen.errors import UserError
 from resharpen.models.layers import Values
@@ -31,9 +31,12 @@ from resharpen.tasks import Batch, Examples
 EVALUATED_AT_ONCE = 2**21
 """Bound on models x positions x tokens in one evaluation call: about 100 MB of activations."""
 COMPILED_FROM = 10_000
-"""Steps from which compiling the minimal transformer pays: it takes about ten seconds and doubles the speed."""
-FLOATS_AT_ONCE = 2**19
-"""Models are trained in blocks whose widest activation has about so many numbers: two megabytes."""
+"""Steps from which compiling pays: about ten seconds for a shape, of which there are up to ten."""
+COMPILED_TO = 128
+"""Training length up to which sequences go in pieces of fixed shapes, to compile for. Where lengths reach further they
+vary so much that padding to a few shapes costs more than compiling gains."""
+FLOATS_AT_ONCE = 2**18
+"""Models are trained in blocks whose widest activation has about so many numbers: one megabyte."""
 
 
 class TorchEngine:
@@ -51,13 +54,18 @@ class TorchEngine:
         self._decay_MxW = self._hyper["weight_decay"][:, None] * self._tensor(np.concatenate(decays).astype(float))
         small = problem.task.vocabulary <= MOST_BITS
         self._reads_sets = small and problem.task.sets and not problem.model.sees_order(problem.parts)
-        pays = self._reads_sets and problem.steps >= COMPILED_FROM
-        self._loss_of_flat = compiled(self._flat_loss) if pays else self._flat_loss
+        short = self._reads_sets or problem.train_length <= COMPILED_TO
+        self._compiles = problem.model.compiles and short and problem.steps >= COMPILED_FROM
+        self._loss_of_flat = compiled(self._flat_loss) if self._compiles else self._flat_loss
         self.load(initial_state(problem, ensemble))
 
     @property
     def step(self) -> int:
         return self._step
+
+    @property
+    def built(self) -> str:
+        return f"torch@{rounding(str(self._device))}"
 
     @property
     def diverged_at(self) -> NDArray[np.int64]:
@@ -115,11 +123,13 @@ class TorchEngine:
 
         Block by block of models and piece by piece of the minibatch, so that activations stay in the caches.
         """
-        count, width = int(batch.mask.sum()), self.problem.model.width
-        sets = [merged(batch, self.problem.task.vocabulary)] if self._reads_sets else None
-        work = [self._tensors(piece) for piece in sets or pieces(batch)]
+        count, M = int(batch.mask.sum()), len(self._diverged_at)
+        work = [self._tensors(piece) for piece in self._pieces(batch)]
         places = max(len(x[0]) if self._reads_sets else x[2].numel() for x in work)
-        models = max(1, FLOATS_AT_ONCE // (width * places))
+        if self._compiles and not self._reads_sets:
+            places = FIXED_POSITIONS  # whatever the minibatch
+        at_once = max(1, FLOATS_AT_ONCE // (self.problem.model.width * places))
+        models = -(-M // -(-M // at_once))  # blocks of one size, as far as it goes: there is less to compile
         losses, gradients = [], []
         blocks = zip(self._state["theta"].split(models), self._hyper_MxH.split(models), strict=True)
         for theta_MxW, numbers_MxH in blocks:
@@ -134,13 +144,18 @@ class TorchEngine:
             gradients.append(g_MxW)
         return torch.cat(losses), torch.cat(gradients)
 
+    def _pieces(self, batch: Batch) -> Iterable[Any]:
+        if self._reads_sets:
+            return [merged(batch, self.problem.task.vocabulary)]
+        return fixed_pieces(batch, self.problem.train_length) if self._compiles else pieces(batch)
+
     def _flat_loss(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any) -> Tensor:
         """The sum over the places of a piece, [M]."""
         model, parts, theta = self.problem.model, self.problem.parts, self._named(theta_MxW)
         hyper = dict(zip(self._hyper, hyper_MxH.unbind(1), strict=True))
         if self._reads_sets:
-            last_P, present_PxV, counts_PxV = piece
-            return counted_nll(model.logits_of_sets(theta, last_P, present_PxV, parts, hyper), counts_PxV)
+            last_P, present_VxP, counts_VxP = piece
+            return counted_nll(model.logits_of_sets(theta, last_P, present_VxP.T, parts, hyper), counts_VxP.T)
         inputs, targets, mask = piece
         return total_nll(model.logits(theta, inputs, parts, hyper), targets, mask)
 
@@ -174,6 +189,7 @@ class TorchEngine:
         for name, g in self._named(g_MxW).items():
             p = Values({key: x_M.view(-1, *(1,) * (g.ndim - 1)) for key, x_M in numbers.items()})
             p.t, p.decay = self._step + 1, p.weight_decay if self._parameters[name].decays else 0.0
+            p.inner = self._parameters[name].inner
             theta, kept = optimiser.update(named["theta"][name], g, {s: named[s][name] for s in optimiser.state}, p)
             for part, x in {"theta": theta, **kept}.items():
                 new[part].append(x.reshape(len(x), -1))
@@ -209,6 +225,11 @@ class TorchEngine:
         return torch.tensor(array, dtype=self._dtype, device=self._device)
 
 
+def rounding(device: str) -> str:
+    """What decides how torch rounds."""
+    return f"{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}-{device}"
+
+
 def torch_device(name: str) -> torch.device:
     """The device of that name, if this machine has one."""
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -223,9 +244,12 @@ def torch_device(name: str) -> torch.device:
 def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """torch.compile for shapes as they come, so that results do not depend on what was compiled before. A function that
     it cannot follow stays as it is."""
+    import torch._dynamo.config as dynamo
     import torch._inductor.config as inductor
 
     inductor.compile_threads = 1  # every core has a worker of its own
+    # By default torch gives up after eight shapes, or eight shards in one process, and results would depend on which.
+    dynamo.cache_size_limit = dynamo.accumulated_cache_size_limit = 2**20
     fast = torch.compile(function, dynamic=False, fullgraph=True)
 
     def call(*args: Any) -> Tensor:

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+WEIGHTS_AT_ONCE = 2**24
+"""Bound on attention weights, of all models and heads, in memory at a time: a few sequences after the other, for
+lengths of a thousand. What is recorded stays whole."""
+
+
 def causal_attention(bound: Bound, q: Tensor, k: Tensor, v: Tensor, x_MxNxLxD: Tensor, block: str = "") -> Tensor:
     """What every position gathers from those up to its own, [M, N, H, L, K], from q, k, v of that shape."""
     import torch
@@ -37,8 +42,15 @@ def causal_attention(bound: Bound, q: Tensor, k: Tensor, v: Tensor, x_MxNxLxD: T
     length = q.shape[-2]
     seen_LxL = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
     n_Lx1 = torch.arange(1, length + 1, device=q.device)[:, None]
-    e = q @ k.mT / math.sqrt(q.shape[-1])
-    return bound.weights(e, seen_LxL, n_Lx1, x_MxNxLxD, block) @ v
+
+    def gathered(q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
+        return bound.weights(q @ k.mT / math.sqrt(q.shape[-1]), seen_LxL, n_Lx1, x, block) @ v
+
+    sequences = max(1, WEIGHTS_AT_ONCE // (q.shape[0] * q.shape[2] * length**2))
+    if bound.record is not None or sequences >= q.shape[1]:
+        return gathered(q, k, v, x_MxNxLxD)
+    split = (x.split(sequences, dim=1) for x in (q, k, v, x_MxNxLxD))
+    return torch.cat([gathered(*some) for some in zip(*split, strict=True)], dim=1)
 
 
 def check_causal(parts: Parts, sizes: Mapping[str, int], width: str) -> None:

@@ -22,7 +22,7 @@ WIDTHS = {"queries_keys": "d_head", "heads_out": "d_heads"}
 
 Tensors = Mapping[str, "Tensor"]
 Record = dict[str, Any]
-"""Filled on the way by name, where it is asked for: what a norm read and gave, attention weights."""
+"""Filled on the way by name, where it is asked for: what a norm read and gave, attention, blocks, the stream."""
 
 
 def embedding(E_MxVxD: Tensor, tokens: Tensor) -> Tensor:
@@ -58,13 +58,16 @@ class Bound:
         return y
 
     def residual_block(self, x: Tensor, update: Callable[[Tensor], Tensor], block: str = "") -> Tensor:
+        if self.record is not None:
+            self.record.setdefault("embedding", x)
         return self.close_block(x, update(self.norm("block_in", x, block)), block)
 
     def close_block(self, x: Tensor, y: Tensor, block: str = "") -> Tensor:
         """What a block made of the stream x, y, goes back to it."""
+        x = self.norm("residual", x + self.norm("block_out", y, block), block)
         if self.record is not None:
-            self.record[f"{block}update"] = y
-        return self.norm("residual", x + self.norm("block_out", y, block), block)
+            self.record |= {f"{block}update": y, f"{block}stream": x}
+        return x
 
     def turned(self, q: Tensor, k: Tensor, block: str = "") -> tuple[Tensor, Tensor]:
         """Queries and keys [M, N, H, L, d_head], normalised where the placement says so, with positions in them."""

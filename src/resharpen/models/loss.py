@@ -15,14 +15,12 @@ def total_nll(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
     """Negative log likelihood summed over the places of the mask, [M], from logits [M, ..., V] and targets [...]."""
     from torch.nn import functional
 
-    if not mask.all():
-        logits, targets = logits[:, mask], targets[mask]
     each = targets.expand(logits.shape[:-1])
-    nll = functional.cross_entropy(logits.flatten(0, -2), each.flatten(), reduction="none")
-    return nll.view(len(logits), -1).sum(1)
+    nll = functional.cross_entropy(logits.flatten(0, -2), each.flatten(), reduction="none").view(each.shape)
+    return nll.where(mask, 0.0).flatten(1).sum(1)
 
 
 def counted_nll(logits_MxPxV: Tensor, counts_PxV: Tensor) -> Tensor:
     """The same where places with equal inputs are merged, and it is counted how often each target followed; [M]."""
     log_p_MxVxP = logits_MxPxV.mT.log_softmax(1)
-    return -(log_p_MxVxP.flatten(1) @ counts_PxV.T.flatten())
+    return -(log_p_MxVxP * counts_PxV.T).sum(1).sum(1)

@@ -37,6 +37,7 @@ class Minimal(Model):
 
     kind: ClassVar[str] = "minimal"
     placements: ClassVar[Mapping[str, Placement]] = PLACEMENTS
+    compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("d", "d_k", "d_v"):
@@ -64,10 +65,11 @@ class Minimal(Model):
 
     def parameters(self, parts: Parts) -> dict[str, Parameter]:
         v, d, d_k, d_v = self.vocabulary, self.d, self.d_k, self.d_v
-        shapes = {"W_Q": (d, d_k), "W_K": (d, d_k), "W_V": (d, d_v), "W_O": (d_v, d), "U": (d, v)}
+        shapes = {"W_Q": (d, d_k), "W_K": (d, d_k), "W_V": (d, d_v), "W_O": (d_v, d)}
         return {
             "E": parameter.embedding(v, d),
             **{name: parameter.matrix(*shape) for name, shape in shapes.items()},
+            "U": parameter.outer(d, v),
             **norm_parameters(parts, {"": POSITIONS}, self._sizes),
             **attention_parameters(parts, "", self._sizes),
         }
@@ -117,7 +119,7 @@ class Minimal(Model):
         h_MxPx1xD = of_last(h_MxVxD.mT)[:, :, None]
         a_MxPx1x1xV = bound.weights(
             of_last(e_MxVxV)[:, :, None, None],
-            present_PxV.T.contiguous().T[:, None, None],
+            present_PxV[:, None, None],
             present_PxV.sum(-1)[:, None, None, None],
             h_MxPx1xD,
         )

@@ -34,6 +34,10 @@ class Model:
     positions: ClassVar[str] = "nope"
     """The position encoding where none is said."""
 
+    compiles: ClassVar[bool] = False
+    """Whether torch.compile is worth its time in a long run; where `logits` goes from token to token in a loop it is
+    not, because every turn of it would be compiled."""
+
     @property
     def width(self) -> int:
         """Numbers of the widest activation at a place, about: how many models fit in the caches together."""

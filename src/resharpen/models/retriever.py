@@ -77,6 +77,7 @@ class Retriever(Model):
         biases = {"b_1": d, "b_2": d, "b_3": d, "b_4": c}
         return {
             **{name: parameter.matrix(*shape) for name, shape in shapes.items()},
+            **{name: parameter.outer(*shapes[name]) for name in ("W_1", "W_4")},
             **{name: parameter.bias(size) for name, size in biases.items()},
             **norm_parameters(parts, {"": ("block_in", "block_out")}, {"d": d}),
             **attention_parameters(parts, "", {"heads": 1, "d": d}),
@@ -91,6 +92,8 @@ class Retriever(Model):
         # sum_i a_i V h_i = V sum_i a_i h_i: V acts once a sequence, not once an item
         h_MxNxLxD = padded(h_MxIxD, real_NxL)
         z_MxNxD = (a_MxNxL[..., None, :] @ h_MxNxLxD).squeeze(-2) @ theta["V"]
+        if record is not None:
+            record["update"] = z_MxNxD
         return mlp(bound.norm("block_out", z_MxNxD), theta, "3", "4")
 
     def dispersion(self, theta: Tensors, items: Any, parts: Parts, hyper: Tensors) -> dict[str, Tensor]:

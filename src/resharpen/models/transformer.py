@@ -43,6 +43,7 @@ class Transformer(Model):
     kind: ClassVar[str] = "transformer"
     placements: ClassVar[Mapping[str, Placement]] = PLACEMENTS
     positions: ClassVar[str] = "rope"
+    compiles: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("layers", "d", "heads", "d_mlp"):
@@ -87,7 +88,7 @@ class Transformer(Model):
         return {
             "E": parameter.embedding(self.vocabulary, d),
             **matrices,
-            "U": parameter.matrix(d, self.vocabulary),
+            "U": parameter.outer(d, self.vocabulary),
             **norm_parameters(parts, norms, self._sizes),
             **{name: found for block in further for name, found in block.items()},
         }

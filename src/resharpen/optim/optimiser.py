@@ -7,8 +7,9 @@
 
 g is the gradient of each model's own loss, clipped. `p` holds the scheduled learning rate `lr`, the weight decay
 `decay` (zero for a tensor that is spared), the number of the step `t` = 1, 2, ..., every hyperparameter, and the
-columns that the optimiser declares; all are shaped to broadcast against theta [M, ...]. Schedule, clipping, moving
-average and divergence are the same for all.
+columns that the optimiser declares; all are shaped to broadcast against theta [M, ...]. `p.inner` says whether theta is
+a matrix between hidden features, unless the optimiser is elementwise. Schedule, clipping, moving average and divergence
+are the same for all.
 """
 
 from __future__ import annotations

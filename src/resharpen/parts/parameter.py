@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,8 @@ class Parameter:
     """A constant; None draws from the truncated normal of every matrix."""
     decays: bool = True
     """Whether weight decay acts on it."""
+    inner: bool = False
+    """Whether it is a matrix from hidden features to hidden features, for optimisers that treat these apart."""
 
     def sized(self, sizes: Mapping[str, int]) -> Parameter:
         """The same with numbers for the names of sizes.
@@ -26,16 +28,21 @@ class Parameter:
         if missing:
             raise ValueError(f"a learned parameter has the size '{missing[0]}', which the model does not have")
         shape = tuple(sizes[size] if isinstance(size, str) else size for size in self.shape)
-        return Parameter(shape, self.start, self.decays)
+        return replace(self, shape=shape)
 
 
 def learned(*shape: int | str, start: float | None = None) -> Parameter:
     """What a part learns: matrices are drawn and decay, what starts at a constant does not."""
-    return Parameter(shape, start, decays=start is None)
+    return Parameter(shape, start, decays=start is None, inner=start is None and len(shape) == 2)
 
 
 def matrix(*shape: int) -> Parameter:
     return learned(*shape)
+
+
+def outer(*shape: int) -> Parameter:
+    """A matrix at an end of the network: one of what it reads and what it makes is not hidden."""
+    return Parameter(shape)
 
 
 def bias(size: int) -> Parameter:

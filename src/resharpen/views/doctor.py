@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from resharpen.engines.native import build
+from resharpen.engines.choose import SLOWER
+from resharpen.engines.native.compiler import find_compiler
+from resharpen.errors import UserError
 from resharpen.experiments.keeping import machine
 
 
@@ -25,11 +27,11 @@ def print_diagnosis(console: Console) -> None:
     console.print(table)
 
 
-def _compiler() -> str:
+def _compiler() -> str | Text:
     """As the native engine finds it."""
     try:
-        compiler = build.find_compiler()
-    except build.NoCompiler as error:
-        return f"[red]missing[/]: {error}"
-    found = subprocess.run([compiler, "--version"], capture_output=True, text=True, timeout=20)
-    return found.stdout.splitlines()[0] if found.stdout else compiler
+        return str(find_compiler())
+    except UserError as error:
+        slower = ", ".join(f"{factor} for a {family}" for family, factor in SLOWER.items())
+        without = f"{error}. The torch engine takes over, so many times as slow: {slower}"
+        return Text("missing", "red").append(f": {without}", "default")

@@ -130,7 +130,10 @@ class LiveProgress:
     def __init__(self, console: Console):
         self._console, self._meter = console, Meter()
         self._bar = Bar(
-            TextColumn("[bold]{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[pace]}")
+            TextColumn("{task.description}", style="bold", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[pace]}", markup=False),
         )
         self._live = Live(console=console, refresh_per_second=4)
 
@@ -167,8 +170,8 @@ class LiveProgress:
 
 def _announce(plan: Plan, console: Console) -> None:
     for line in plan.damaged:
-        console.print(f"[yellow]{line}[/]", soft_wrap=True)
-    shards = plan.run.shards()
+        console.print(line, style="yellow", soft_wrap=True)
+    shards = plan.shards
     already = len(shards) - len(plan.todo)
     text = (
         f"{len(plan.todo)} of {len(shards)} shards to train" if plan.todo else f"all {len(shards)} shards are finished"

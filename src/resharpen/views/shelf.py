@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
+
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from resharpen.experiments.keeping.machine import cores
 from resharpen.experiments.running.estimate import calibrate, estimate
@@ -17,15 +20,18 @@ def print_shelf(console: Console) -> None:
     for scale in SCALES:
         table.add_column(scale, justify="right")
     engine = next(iter(with_engine(take("fig1", "paper")).variants.values())).engine
-    with console.status("timing a few steps of every setting ..."):
+    asked = "torch" if engine == "torch" else "auto"
+    with console.status("timing a few steps of every setting ..."), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what runs on torch, and why, is said by `run`
         for name, entry in SHELF.items():
-            experiments = {scale: with_engine(take(name, scale).with_changes(engine=engine)) for scale in SCALES}
+            experiments = {scale: with_engine(take(name, scale).with_changes(engine=asked)) for scale in SCALES}
             pace = calibrate(experiments["laptop"])
             cells = []
             for scale, experiment in experiments.items():
                 size = entry.sizes[scale]
                 seconds = estimate(experiment, pace).seconds
-                cells.append(f"{duration(seconds)}\n[dim]{size.models:,} x {size.steps:,}[/]")
+                below = Text(f"{size.models:,} x {size.steps:,}", "dim")
+                cells.append(Text(f"{duration(seconds)}\n").append_text(below))
             table.add_row(name, entry.title, *cells)
     console.print(table)
     console.print(

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from resharpen.analysis.claims import Claim
 from resharpen.analysis.inspection import Inspection
-from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.keeping.store import Run, quoted
 from resharpen.streams import GROUP
 from resharpen.tasks import Task
 
@@ -23,11 +24,13 @@ _STYLE = {"holds": "green", "does not hold": "red", "undecided at this scale": "
 
 
 def print_claims(claims: Sequence[Claim], console: Console) -> None:
-    summary = Table("claim", "verdict", "findings", title="Claims of the paper", title_justify="left")
+    summary = Table(
+        "claim", "verdict", "findings", title="Claims of the paper, and ours from 8 on", title_justify="left"
+    )
     for claim in claims:
         counts = Counter(finding.verdict for finding in claim.findings)
         parts = ", ".join(f"{n} {verdict.removesuffix(' at this scale')}" for verdict, n in counts.most_common())
-        summary.add_row(f"{claim.number}. {claim.text}", f"[{_STYLE[claim.verdict]}]{claim.verdict}[/]", parts)
+        summary.add_row(f"{claim.number}. {claim.text}", Text(claim.verdict, _STYLE[claim.verdict]), parts)
     console.print(summary)
     details = Table(
         "", "finding", "value", "95% interval", "claimed", "p (Holm)", "verdict", title="Findings", title_justify="left"
@@ -36,7 +39,7 @@ def print_claims(claims: Sequence[Claim], console: Console) -> None:
         for f in claim.findings:
             interval = f"{f.interval.low:.4f} .. {f.interval.high:.4f}"
             claimed = f"{f.says} {f.threshold:g}"
-            verdict = f"[{_STYLE[f.verdict]}]{f.verdict}[/]"
+            verdict = Text(f.verdict, _STYLE[f.verdict])
             details.add_row(
                 str(claim.number), f.what, f"{f.interval.estimate:.4f}", interval, claimed, f"{f.p:.2g}", verdict
             )
@@ -94,7 +97,7 @@ def print_status(run: Run, console: Console) -> None:
     table.add_row("engine", f"{engines}; {experiment.steps:,} steps, seed {experiment.seed}")
     table.add_row("shards", f"{len(done)} of {len(shards)} finished, {len(started)} under way")
     table.add_row("models", f"{models:,} of {sum(shard.count for shard in shards):,} finished")
-    next_steps = f"resharpen figure {run.directory}" if len(done) == len(shards) else run.command
+    next_steps = f"resharpen figure {quoted(run.directory)}" if len(done) == len(shards) else run.command
     table.add_row("finished: draw it with" if len(done) == len(shards) else "continue with", next_steps)
     console.print(table)
 

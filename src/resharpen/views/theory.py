@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from resharpen.analysis.theory import Check
 
@@ -16,11 +17,6 @@ def print_checks(checks: Sequence[Check], console: Console | None = None) -> Non
         table.add_column(heading, ratio=ratio, overflow="fold")
     table.add_column("holds", justify="center")
     for check in checks:
-        verdict = "[green]yes[/]" if check.holds else "[bold red]NO[/]"
-        table.add_row(*(_plain(text) for text in (check.statement, check.method, check.result)), verdict)
+        verdict = Text("yes", "green") if check.holds else Text("NO", "bold red")
+        table.add_row(*(Text(text) for text in (check.statement, check.method, check.result)), verdict)
     (console or Console()).print(table)
-
-
-def _plain(text: str) -> str:
-    """Square brackets are markup to rich."""
-    return text.replace("[", r"\[")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,31 @@ LABELS = {"train": "training weights (left)", "bema": "BEMA (right)"}
 ENTRY_INCHES = 2.5
 """Room that an entry of the legend takes."""
 _WIDTH = 0.86
+POINTS = 100
+"""At which a density is computed, evenly from the smallest value to the largest."""
+LONG_TICK, SHORT_TICK = 0.40, 0.22
+
+
+@dataclass(frozen=True, eq=False)
+class Half:
+    """What there is to draw of one half of a violin; the report shows the same as the PNG."""
+
+    stats: dict[str, Any]
+    """As `Axes.violin` takes it: `coords`, and the density there in `vals`."""
+    median: float
+    best: float
+
+
+def half_violin(values: NDArray[np.float64], best: float) -> Half:
+    """The density of Gaussian kernels of Scott's width, the median, and the quantile that counts as best."""
+    from matplotlib.cbook import violin_stats
+    from matplotlib.mlab import GaussianKDE
+
+    def density(x: NDArray, coords: NDArray) -> NDArray:
+        return (x[0] == coords).astype(float) if np.ptp(x) == 0 else GaussianKDE(x).evaluate(coords)
+
+    (stats,) = violin_stats(values, density, POINTS)
+    return Half(stats, *np.quantile(values, [0.5, best]))
 
 
 def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str, best: float = 0.1) -> None:
@@ -29,13 +55,13 @@ def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str
         return
     colour, direction = COLOURS[weights], -1 if weights == "train" else 1
     side = "low" if weights == "train" else "high"
-    (body,) = axes.violinplot(values, [x], widths=_WIDTH, showextrema=False, side=side)["bodies"]  # pyright: ignore[reportGeneralTypeIssues]
+    half = half_violin(values, best)
+    (body,) = axes.violin([half.stats], [x], widths=_WIDTH, showextrema=False, side=side)["bodies"]  # pyright: ignore[reportGeneralTypeIssues]
     body.set(facecolor=colour, alpha=0.45, linewidth=0)
     # Dots are spread by rank, not at random: the same run gives the same picture.
-    spread = 0.06 + 0.24 * np.modf(np.arange(len(values)) * 0.618034)[0]
+    spread = 0.06 + 0.24 * np.modf(np.arange(len(values)) * 0.618034)[0]  # so does page/violins.js
     axes.plot(x + direction * spread, values, ".", color=DARK[weights], markersize=2.4, alpha=0.8, markeredgewidth=0)
-    for quantile, width in ((0.5, 0.40), (best, 0.22)):
-        at = np.quantile(values, quantile)
+    for at, width in ((half.median, LONG_TICK), (half.best, SHORT_TICK)):
         axes.plot([x, x + direction * width], [at, at], color="black", linewidth=0.9, solid_capstyle="butt")
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from resharpen.engines.native import build
+from resharpen.engines.native import build, compiler
 
 SIZES = {"V": 3, "D": 2, "K": 1, "DV": 2}
 
@@ -24,7 +24,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def not_optimised(monkeypatch):
     """Twice as fast to build, where it is not the code that matters."""
-    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-O0"))
+    monkeypatch.setattr(compiler, "FLAGS", (*compiler.FLAGS, "-O0"))
 
 
 def test_builds_in_seconds_and_then_not_at_all(cache):
@@ -45,7 +45,7 @@ def test_a_damaged_entry_is_built_again(cache):
     for damage in (good[: len(good) // 2], good[:-1] + bytes([good[-1] ^ 1])):
         path.write_bytes(damage)
         assert build.kernel("minimal", SIZES).read_bytes()[:4] == b"\x7fELF"
-        assert all(entry.stem.endswith(build._digest(entry.read_bytes())[:16]) for entry in cache.iterdir())
+        assert all(f"-{build._digest(entry.read_bytes())}@" in entry.name for entry in cache.iterdir())
 
 
 @pytest.mark.usefixtures("not_optimised")
@@ -57,7 +57,7 @@ def test_flags_sizes_and_instruction_set_make_another_entry(cache):
 
 def test_several_processes_may_start_at_once(cache):
     code = (
-        "from resharpen.engines.native import build; build.FLAGS = (*build.FLAGS, '-O0');"
+        "from resharpen.engines.native import compiler; compiler.FLAGS = (*compiler.FLAGS, '-O0');"
         "from resharpen.engines.native.minimal import kernel; from resharpen.models import Minimal;"
         "assert kernel(Minimal(3, 2, 1, 2)).train; print('loaded')"
     )
@@ -71,30 +71,68 @@ def test_several_processes_may_start_at_once(cache):
     assert all(entry.suffix == ".so" for entry in cache.iterdir())
 
 
-def test_without_a_compiler_it_says_so(cache, monkeypatch, tmp_path):
+@pytest.fixture
+def no_compiler(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(build.NoCompiler, match=r"g\+\+"):
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_without_a_compiler_it_says_so(cache, monkeypatch):
+    with pytest.raises(compiler.NoCompiler, match=r"g\+\+.*resharpen\[compiler\]"):
         build.kernel("minimal", SIZES)
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(build.NoCompiler, match="no-such-compiler"):
+    with pytest.raises(compiler.NoCompiler, match="no-such-compiler"):
         build.kernel("minimal", SIZES)
 
 
-def test_a_compiler_that_fails_is_quoted(cache, monkeypatch, tmp_path):
-    script = tmp_path / "broken++"
-    script.write_text("#!/bin/sh\necho 'kernel refused' >&2; exit 1\n")
-    script.chmod(0o755)
-    monkeypatch.setenv("CXX", str(script))
-    with pytest.raises(build.BuildError, match="kernel refused"):
+@pytest.mark.usefixtures("not_optimised")
+def test_a_kernel_that_is_there_needs_no_compiler(cache, request):
+    path = build.kernel("minimal", SIZES)
+    request.getfixturevalue("no_compiler")
+    assert build.kernel("minimal", SIZES) == path
+    path.write_bytes(b"damaged")
+    with pytest.raises(compiler.NoCompiler):
         build.kernel("minimal", SIZES)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'x.h:1: error: kernel refused' >&2; echo more >&2; exit 1", "x.h:1: error: kernel refused"),
+        ("exit 1", "it said nothing"),
+        ("exit 0", "it said nothing"),
+    ],
+)
+def test_a_compiler_that_fails_is_one_line(cache, monkeypatch, tmp_path, script, said):
+    path = tmp_path / "broken++"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+    with pytest.raises(compiler.BuildError) as error:
+        build.kernel("minimal", SIZES)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
     assert list(cache.iterdir()) == []
 
 
-def test_a_cache_that_others_can_write_to_is_refused(cache):
+def test_a_compiler_that_is_no_program_is_one_line(cache, monkeypatch, tmp_path):
+    path = tmp_path / "text++"
+    path.write_text("not a program")
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+    with pytest.raises(compiler.BuildError, match="does not run"):
+        build.kernel("minimal", SIZES)
+
+
+def test_a_cache_that_is_not_private_or_not_there_is_refused(cache, monkeypatch):
     cache.mkdir(mode=0o777)
     cache.chmod(0o777)
-    with pytest.raises(PermissionError, match="only you"):
+    with pytest.raises(compiler.BuildError, match="only you"):
+        build.kernel("minimal", SIZES)
+    monkeypatch.setenv("RESHARPEN_CACHE", "/dev/null/cache")
+    with pytest.raises(compiler.BuildError, match="cannot keep kernels"):
         build.kernel("minimal", SIZES)
 
 

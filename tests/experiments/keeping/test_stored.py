@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers import reported
 
 import resharpen as rs
 from resharpen.experiments.running.runner import run
@@ -51,36 +52,6 @@ def trained(case: str, variant: str, engine: str, directory) -> rs.Run:
     return run(replace(spec, hyperparameters=rows), directory, workers=1)
 
 
-def as_tensors(inputs):
-    if isinstance(inputs, tuple):
-        return type(inputs)(*map(as_tensors, inputs))
-    return torch.as_tensor(inputs)
-
-
-@torch.no_grad()
-def report(model: rs.StoredModel, seed: int) -> dict[tuple[str, int], float]:
-    """Metric and length -> value, from the module's logits and the task's own score."""
-    task, module, measured = model.setting.task, model.module(), {}
-    validation = task.validation(seed, "report")
-    for piece in validation.pieces(10**6):
-        inputs, scored, truth = task.examples(piece)
-        record = {}
-        logits = module(as_tensors(inputs), record if model.model.reads == "items" else None)
-        found = task.score(logits[torch.as_tensor(scored)][None], {name: as_tensors(x) for name, x in truth.items()})
-        if record:  # of a retriever the report tells how attention disperses, too
-            weights = record["weights"][0, :, 0, 0]
-            found |= {"entropy": -weights.xlogy(weights).sum(-1)[None], "largest_weight": weights.amax(-1)[None]}
-        for name, value in found.items():
-            measured.setdefault(name, []).append(value.numpy())
-    measured = {name: np.concatenate(found, axis=1) for name, found in measured.items()}
-    reduced = task.by_length(measured, validation)
-    return {
-        (metric, int(length)): float(value)
-        for metric, (lengths, values, _) in reduced.items()
-        for length, value in zip(lengths, values[0], strict=True)
-    }
-
-
 @pytest.mark.parametrize(("case", "variant", "engine"), EACH, ids=["-".join(each) for each in EACH])
 def test_a_stored_model_reproduces_its_scores(case, variant, engine, tmp_path):
     setting, _ = CASES[case]
@@ -92,7 +63,7 @@ def test_a_stored_model_reproduces_its_scores(case, variant, engine, tmp_path):
         assert model.model == setting.model
         stored = lengths.filter(model=model.id, weights=weights, selection=selection)
         expected = {(row["metric"], row["length"]): row["value"] for row in stored.iter_rows(named=True)}
-        found = report(model, store.experiment.seed)
+        found = reported(model, store.experiment.seed)
         assert found.keys() == expected.keys()
         for key, value in found.items():
             assert np.isclose(value, expected[key], rtol=0, atol=1e-5, equal_nan=True), (model.id, key)
@@ -108,3 +79,34 @@ def test_calling_a_stored_model_is_its_module(tmp_path):
     assert np.allclose(model([[4, 0, 2]])[0], logits[0, -1].softmax(-1).numpy(), atol=1e-7)
     assert model.hyperparameters["peak_learning_rate"] == 0.1
     assert model.step in (3, 6)
+
+
+def test_a_trace_shows_the_way_from_tokens_to_logits(tmp_path):
+    store = trained("transformer", "peri+log-n", "torch", tmp_path / "r")
+    model = rs.load_model(store, "dyck-k2-m3-s12/peri+log-n/1")
+    tokens = [4, 0, 2, 1]
+    trace, theta = model.trace(tokens), model.weights
+    assert np.allclose(trace["embedding"], theta["E"][tokens])
+    x = trace["embedding"]
+    for block in model.model.blocks:
+        assert np.array_equal(trace[f"{block}block_in.before"], x)
+        assert np.array_equal(trace[f"{block}block_out.before"], trace[f"{block}update"])
+        x = x + trace[f"{block}block_out.after"]
+        assert np.allclose(trace[f"{block}stream"], x, atol=1e-6)
+    weights = trace["0.attention.weights"]
+    assert weights.shape == (2, 4, 4)
+    assert np.allclose(weights.sum(-1), 1, atol=1e-6)
+    assert (weights[:, *np.triu_indices(4, 1)] == 0).all()
+    assert np.allclose(trace["output"], trace["unembedding_in.after"] @ theta["U"], atol=1e-6)
+    last = np.exp(trace["output"][-1]) / np.exp(trace["output"][-1]).sum()
+    assert np.allclose(model([tokens])[0], last, atol=1e-6)
+
+
+def test_a_trace_of_a_set_of_items(tmp_path):
+    store = trained("retriever", "peri+log-n", "torch", tmp_path / "r")
+    model = rs.load_model(store, "max-s16/peri+log-n/0")
+    trace, theta = model.trace([(0.5, 1), (0.25, 0), (0.75, 3)]), model.weights
+    weights_I = trace["weights"][0, 0]
+    assert np.allclose(trace["update"][0], weights_I @ trace["block_in.after"] @ theta["V"], atol=1e-6)
+    assert np.array_equal(trace["block_out.before"], trace["update"])
+    assert trace["output"].shape == (1, 10)

@@ -14,12 +14,14 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from runs import assert_same_results
 
 from resharpen.engines.base import part
 from resharpen.engines.choose import SLOWER
+from resharpen.engines.native import minimal
 from resharpen.errors import UserError
-from resharpen.experiments.keeping.files import read_arrays
-from resharpen.experiments.keeping.store import TABLES, Run
+from resharpen.experiments.keeping.shard import TABLES, ShardFiles
+from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.stored import load_model
 from resharpen.experiments.running import training
 from resharpen.experiments.running.runner import run, with_engine
@@ -28,23 +30,6 @@ from resharpen.experiments.specs.spec import Setting
 from resharpen.experiments.specs.toml import to_data
 from resharpen.models import Minimal
 from resharpen.tasks import SetComplement
-
-
-def assert_same_results(a: Run, b: Run):
-    """Every table and every kept weight, bit for bit."""
-    for name in TABLES:
-        order = [c for c in ("model", "weights", "selection", "step", "length") if c in a.table(name).columns]
-        assert_frame_equal(a.table(name).sort(order), b.table(name).sort(order), check_exact=True)
-    assert weights_by_model(a) == weights_by_model(b)
-
-
-def weights_by_model(store: Run) -> dict[tuple[str, str], bytes]:
-    return {
-        (model, name): array[i].tobytes()
-        for shard in store.shards()
-        for name, array in store.weights(shard).items()
-        for i, model in enumerate(shard.model_ids)
-    }
 
 
 def test_a_run_fills_the_three_tables(tiny, tmp_path):
@@ -174,12 +159,18 @@ def test_foreign_and_unwritable_directories(tiny, tmp_path):
         run(tiny, tmp_path / "file" / "below", workers=1)
 
 
-def test_two_runs_at_once_are_refused(tiny, tmp_path):
-    def again(plan):
-        with pytest.raises(UserError, match="another process is running"):
-            run(tiny, tmp_path / "r", workers=1)
+def test_two_runs_at_once_share_the_work(tiny, tmp_path):
+    """The second takes what nobody has, and leaves the shard that the first is training alone."""
+    whole, seen = run(tiny, tmp_path / "whole", workers=1), []
 
-    run(tiny, tmp_path / "r", workers=1, on_plan=again)
+    def again(progress):
+        if not seen and progress.step == 0:
+            second = run(tiny, tmp_path / "r", workers=1, on_progress=seen.append)
+            assert [shard.name for shard in second.shards() if shard not in second.done()] == [progress.shard]
+
+    first = run(tiny, tmp_path / "r", workers=1, on_progress=again)
+    assert {event.shard for event in seen} == {shard.name for shard in tiny.shards()}
+    assert_same_results(whole, first)
 
 
 def test_stopping_saves_and_resuming_gives_the_same_bits(tiny, tmp_path, engine):
@@ -199,13 +190,13 @@ def test_states_are_saved_by_the_clock(tiny, tmp_path, monkeypatch):
     saves = []
     monkeypatch.setattr(Trainer, "_save", lambda self, state, kept: saves.append(int(state["step"][0])))
     shard = tiny.shards()[0]
-    store = Run(tmp_path)
+    where = ShardFiles(tmp_path, shard.name, "")
     minutes = iter(range(0, 10_000, 60))
-    Trainer(tiny, shard, store.files(shard), clock=lambda: float(next(minutes))).run()
+    Trainer(tiny, shard, where, clock=lambda: float(next(minutes))).run()
     assert saves[-1] == 12
     assert len(saves) > 3
     saves.clear()
-    Trainer(tiny, shard, store.files(shard), clock=lambda: 0.0).run()
+    Trainer(tiny, shard, where, clock=lambda: 0.0).run()
     assert saves == []
 
 
@@ -307,10 +298,10 @@ def test_a_run_explains_itself(tiny, tmp_path):
     assert header["command"] == f"resharpen run {store.directory}"
     assert header["spec"]["engine"] == "torch"
     assert {"versions", "cpu", "git", "cores"} <= set(header["provenance"])
-    manifest = json.loads(store.files(store.shards()[0]).manifest.read_text())
+    manifest = json.loads((store.files(store.shards()[0]).directory / "manifest.json").read_text())
     assert set(manifest["sha256"]) == {"models.parquet", "curves.parquet", "lengths.parquet", "weights.safetensors"}
     assert not list(store.directory.rglob("state.safetensors"))
-    assert part(read_arrays(store.files(store.shards()[0]).weights), "train.best").keys() >= {"E", "U"}
+    assert part(store.weights(store.shards()[0]), "train.best").keys() >= {"E", "U"}
 
 
 def test_chunks_grow_towards_half_a_second():
@@ -323,8 +314,10 @@ def engines(experiment):
     return {name: variant.engine for name, variant in with_engine(experiment).variants.items()}
 
 
-def test_without_a_compiler_torch_takes_over(tiny, monkeypatch):
+def test_without_a_compiler_torch_takes_over(tiny, monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("RESHARPEN_CACHE", str(tmp_path / "cache"))
+    minimal.kernel.cache_clear()
     with pytest.warns(UserWarning, match="no C\\+\\+ compiler found") as said:
         assert engines(replace(tiny, engine="auto")) == {"pre": "torch", "peri": "torch"}
     assert f"about {SLOWER['minimal']} times as slow as native" in str(said[0].message)

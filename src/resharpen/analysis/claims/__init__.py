@@ -1,17 +1,20 @@
-"""What the paper claims, tested on a run."""
+"""What the paper claims, and what we claim of remedies, tested on a run."""
 
 from dataclasses import replace
 
 from resharpen.analysis.claims.finding import Claim, Finding, correlation_within_groups
 from resharpen.analysis.claims.languages import dyck_claims, tomita_claims
 from resharpen.analysis.claims.max_retrieval import max_retrieval_claims
+from resharpen.analysis.claims.remedies import remedies_claims
 from resharpen.analysis.claims.set_complement import set_complement_claims
 from resharpen.analysis.scores import WORST, scores, task_of
 from resharpen.experiments.keeping.store import Run
+from resharpen.models import RETRIEVER_PLACEMENTS
+from resharpen.parts import PLACEMENTS
 from resharpen.streams import GROUP
 from resharpen.tasks import Dyck, MaxRetrieval, SetComplement, Tomita
 
-__all__ = ["Claim", "Finding", "claims", "has_claims"]
+__all__ = ["Claim", "Finding", "claims", "has_claims", "of_the_paper"]
 
 _BY_TASK = {
     SetComplement.kind: set_complement_claims,
@@ -26,10 +29,18 @@ def has_claims(run: Run) -> bool:
     return task_of(run).kind in _BY_TASK
 
 
+def of_the_paper(run: Run) -> bool:
+    """Whether claims are all that a run is about: the paper's tasks, placements alone, and no baseline named."""
+    experiment = run.experiment
+    placements = {*PLACEMENTS, *RETRIEVER_PLACEMENTS}
+    return has_claims(run) and experiment.baseline is None and set(experiment.variants) <= placements
+
+
 def claims(run: Run) -> list[Claim]:
     """The claims that a run can speak to: none for a language of the user's own."""
     test, metric = _BY_TASK.get(task_of(run).kind), task_of(run).metric
     if not test:
         return []
     correlation = correlation_within_groups(scores(run), WORST[metric])
-    return [replace(claim, correlation=correlation) for claim in test(run, correlation.worth(GROUP))]
+    worth = correlation.worth(GROUP)
+    return [replace(claim, correlation=correlation) for claim in test(run, worth) + remedies_claims(run, worth)]

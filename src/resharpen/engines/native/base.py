@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, c_bool, c_int32, c_int64, c_uint8, c_void_p
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -112,6 +113,10 @@ class NativeEngine:
     def supports(problem: Problem, training: bool = True) -> str:
         """Why this engine cannot train a problem, or not even read trained weights; empty if it can."""
         raise NotImplementedError
+
+    @property
+    def built(self) -> str:
+        return Path(self._kernel._name).stem
 
     @property
     def _n_models(self) -> int:

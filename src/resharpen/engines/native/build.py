@@ -1,112 +1,147 @@
 """Kernels are compiled on first use, for exactly the sizes asked for, and kept in the user's cache directory.
 
-A kernel's file is named after two hashes: of everything that went into it (sources, sizes, flags, compiler, processor)
-and of its own content. So a changed source is a new kernel, a damaged file is noticed and built again, and two
-processes that build at once each rename a complete file into place.
+    NAME-SIZES-MARCH-SOURCES-CONTENT@PROCESSOR-COMPILER.so
+
+SOURCES is a hash of all that was compiled, CONTENT of the file itself; behind the @ stands what decides how numbers are
+rounded: the processor, where the instruction set is its own, and the compiler with its flags. So a changed source is a
+new kernel, a damaged file is noticed and built again, and two processes that build at once each rename a complete file
+into place. Where there is no compiler a kernel that another one built for this processor will do.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
-import shutil
 import stat
-import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from resharpen.engines.native.compiler import BuildError, Compiler, call, find_compiler
+from resharpen.errors import Failed
+
 SOURCES = Path(__file__).parent / "kernels"
-FLAGS = (
-    *("-std=c++17", "-O2", "-fPIC", "-shared", "-w"),
-    # No -ffast-math: NaN and infinity are how a diverged model is found.
-    *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
-    # A copy of a few vectors is to stay in registers, not to become a call of memcpy.
-    "-fno-tree-loop-distribute-patterns",
-)
-COMPILERS = ("g++", "clang++", "c++")
-
-
-class NoCompiler(RuntimeError):
-    """There is no C++ compiler on this machine."""
-
-
-class BuildError(RuntimeError):
-    """The compiler refused a kernel."""
+SUFFIX = ".dll" if platform.system() == "Windows" else ".so"
+DIGITS = 12
 
 
 def kernel(name: str, sizes: Mapping[str, int], march: str = "native") -> Path:
     """The shared library of `kernels/<name>.cpp` with the given compile-time sizes, built if it is not there yet."""
-    command = [find_compiler(), *FLAGS, f"-march={march}", *(f"-DRESHARPEN_{size}={n}" for size, n in sizes.items())]
     label = "-".join([name, *(f"{size.lower()}{n}" for size, n in sizes.items()), march])
-    inputs = f"{label}-{_digest(_ingredients(command))[:16]}"
-    directory = cache_directory()
-    for path in directory.glob(f"{inputs}-*.so"):
-        if path.stem.endswith(f"-{_digest(path.read_bytes())[:16]}"):
-            return path
-        path.unlink(missing_ok=True)
-    return _build(command, SOURCES / f"{name}.cpp", directory, inputs)
-
-
-def find_compiler() -> str:
-    """The C++ compiler in the environment's CXX, or the first of the usual ones."""
-    asked = os.environ.get("CXX")
-    candidates = (asked,) if asked else COMPILERS
-    for candidate in candidates:
-        if found := shutil.which(candidate):
+    what, directory = f"{label}-{_sources()}", cache_directory()
+    try:
+        compiler = find_compiler()
+        if found := _kept(directory, what, how := rounding(march, compiler)):
             return found
-    raise NoCompiler(
-        f"no C++ compiler found (looked for {', '.join(candidates)}); install g++ or clang, or set CXX to one"
-    )
+        defines = tuple(f"-DRESHARPEN_{size}={n}" for size, n in sizes.items())
+        command = (*compiler.command, *compiler.flags(march), *defines)
+        return _build(command, SOURCES / f"{name}.cpp", directory, what, how)
+    except Failed:
+        if found := _kept(directory, what, f"{_processor(march)}-*"):
+            return found
+        raise
+
+
+def rounding(march: str, compiler: Compiler) -> str:
+    """What decides how kernels round: PROCESSOR-COMPILER, as their names have it."""
+    return f"{_processor(march)}-{_digest(f'{compiler.flags(march)} {compiler.version}'.encode())}"
+
+
+def why_not_here(march: str) -> str:
+    """Why no kernel can be built on this machine; empty if one can, as far as a small try shows."""
+    try:
+        return _why_not(find_compiler(), cache_directory(), march)
+    except Failed as error:
+        return str(error)
+
+
+@cache
+def _why_not(compiler: Compiler, directory: Path, march: str) -> str:
+    try:
+        with _scratch(directory) as scratch:
+            _compile((*compiler.command, *compiler.flags(march), "-xc++"), SOURCES / "training.h", scratch)
+    except Failed as error:
+        return str(error)
+    return ""
+
+
+def _kept(directory: Path, what: str, how: str) -> Path | None:
+    """A kernel in the cache that is what it was when it was built; what is damaged goes."""
+    with _telling(directory):
+        for path in sorted(directory.glob(f"{what}-*@{how}{SUFFIX}")):
+            if path.name.startswith(f"{what}-{_digest(path.read_bytes())}@"):
+                return path
+            path.unlink(missing_ok=True)
+    return None
 
 
 def cache_directory() -> Path:
     """RESHARPEN_CACHE, or `resharpen` in the user's cache directory; what is loaded from it runs, so it is private."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    path = Path(os.environ.get("RESHARPEN_CACHE") or Path(base) / "resharpen")
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if hasattr(os, "getuid"):
+    from platformdirs import user_cache_path
+
+    path = Path(os.environ.get("RESHARPEN_CACHE") or user_cache_path("resharpen", appauthor=False))
+    with _telling(path):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
-        if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PermissionError(f"{path}: kernels are loaded from here, so only you may be able to write to it")
+    if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        raise BuildError(f"{path}: kernels are loaded from here, so only you may be able to write to it")
     return path
 
 
-def _build(command: list[str], source: Path, directory: Path, inputs: str) -> Path:
-    with tempfile.TemporaryDirectory(dir=directory, prefix="build-") as scratch:
-        library = Path(scratch) / "kernel.so"
-        result = subprocess.run(
-            [*command, str(source), "-o", str(library)], capture_output=True, text=True, check=False
-        )
-        if result.returncode != 0:
-            raise BuildError(f"{' '.join(command)} {source.name} failed:\n{result.stderr[-4000:]}")
-        path = directory / f"{inputs}-{_digest(library.read_bytes())[:16]}.so"
+@contextlib.contextmanager
+def _telling(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BuildError(f"cannot keep kernels in {directory}: {error.strerror}; set RESHARPEN_CACHE") from error
+
+
+@contextlib.contextmanager
+def _scratch(directory: Path) -> Iterator[Path]:
+    with _telling(directory), tempfile.TemporaryDirectory(dir=directory, prefix="build-") as scratch:
+        yield Path(scratch)
+
+
+def _build(command: tuple[str, ...], source: Path, directory: Path, what: str, how: str) -> Path:
+    with _scratch(directory) as scratch:
+        library = _compile(command, source, scratch)
+        path = directory / f"{what}-{_digest(library.read_bytes())}@{how}{SUFFIX}"
         library.replace(path)
     return path
 
 
-def _ingredients(command: list[str]) -> bytes:
-    sources = [path.read_bytes() for path in sorted(SOURCES.rglob("*")) if path.suffix in (".h", ".cpp")]
-    return b"\0".join([*sources, "\0".join(command).encode(), _compiler_version(command[0]).encode(), _cpu().encode()])
+def _compile(command: tuple[str, ...], source: Path, directory: Path) -> Path:
+    library = directory / f"kernel{SUFFIX}"
+    result = call((*command, str(source), "-o", str(library)))
+    if result.returncode != 0 or not library.is_file():
+        lines = result.stderr.strip().splitlines() or ["it said nothing"]
+        said = next((line for line in lines if "error" in line.lower()), lines[-1])
+        raise BuildError(f"the compiler cannot build a kernel ({command[0]} ... {source.name}): {said.strip()[:300]}")
+    return library
 
 
 @cache
-def _compiler_version(compiler: str) -> str:
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+def _sources() -> str:
+    paths = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".h", ".cpp"))
+    return _digest(b"\0".join(path.read_bytes() for path in paths))
+
+
+def _processor(march: str) -> str:
+    return _digest(_cpu().encode() if march == "native" else b"")
 
 
 @cache
 def _cpu() -> str:
     """What -march=native depends on: the processor's model and features."""
-    info = Path("/proc/cpuinfo")
-    if not info.exists():
-        return f"{platform.machine()} {platform.processor()}"
-    lines = info.read_text().split("\n\n")[0].splitlines()
-    wanted = ("vendor_id", "cpu family", "model", "model name", "flags", "Features", "CPU part")
-    return "\n".join(line for line in lines if line.split(":")[0].strip() in wanted)
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n")[0].splitlines()
+        wanted = ("vendor_id", "cpu family", "model", "model name", "flags", "Features", "CPU part")
+        return "\n".join(line for line in lines if line.split(":")[0].strip() in wanted)
+    return f"{platform.machine()} {platform.processor()}"
 
 
 def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    return hashlib.sha256(data).hexdigest()[:DIGITS]

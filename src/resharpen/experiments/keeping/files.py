@@ -1,76 +1,108 @@
-"""Files that are either whole or not there: written beside, then renamed into place."""
+"""Files that are either whole or not there: written beside, then renamed into place; read as bytes, whose hash is that
+of exactly what is parsed."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+import re
+import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from resharpen.errors import Failed
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """`write` gets a temporary path in the same directory, which then takes the name in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    text = json.dumps(data, indent=2) + "\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+TEMPORARY = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.tmp")
 
 
 class TornFile(Exception):
     """An array file that is not what was written."""
 
 
-def write_arrays(path: Path, arrays: Mapping[str, NDArray]) -> None:
-    from safetensors.numpy import save_file
+def write_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
+    """Beside, then renamed into place. `lasting` waits for the disk, so that a power cut leaves it whole, too."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("xb") as file:
+            file.write(data)
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise Failed(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def remove_temporary(directory: Path) -> None:
+    """What writers that were killed left behind; only for who holds the lock."""
+    for path in directory.iterdir():
+        if TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode("utf-8", "surrogateescape"))
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    write_bytes(path, (json.dumps(data, indent=2) + "\n").encode(), lasting=True)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, NDArray], facts: Mapping[str, str]) -> None:
+    """`facts` say whose they are; the checksum covers them, and names, types, shapes and content."""
+    from safetensors.numpy import save
 
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    metadata = {"blake2b": _digest(contiguous)}
-    write_atomically(path, lambda temporary: save_file(contiguous, temporary, metadata))
+    write_bytes(path, save(contiguous, {**facts, "blake2b": _digest(contiguous, facts)}))
 
 
-def read_arrays(path: Path) -> dict[str, NDArray]:
-    from safetensors import SafetensorError, safe_open
+def read_arrays(path: Path, facts: Mapping[str, str]) -> dict[str, NDArray]:
+    """The arrays of a file that was written with these facts; TornFile for any other."""
+    try:
+        return parse_arrays(path.read_bytes(), facts)
+    except OSError as error:
+        raise TornFile(f"{path} cannot be read: {error.strerror}") from error
+    except TornFile as error:
+        raise TornFile(f"{path} {error}") from error
+
+
+def parse_arrays(data: bytes, facts: Mapping[str, str]) -> dict[str, NDArray]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
 
     try:
-        with safe_open(path, framework="numpy") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            expected = (file.metadata() or {}).get("blake2b")
-    except SafetensorError as error:
-        raise TornFile(f"{path} is damaged: {error}") from error
-    if _digest(arrays) != expected:
-        raise TornFile(f"{path} is damaged: its content does not match its checksum")
+        arrays = load(data)
+        size = int.from_bytes(data[:8], "little")
+        told = dict(json.loads(data[8 : 8 + size])["__metadata__"])
+    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise TornFile(f"is damaged: {error}") from error
+    expected = told.pop("blake2b", None)
+    if _digest(arrays, told) != expected:
+        raise TornFile("is damaged: its content does not match its checksum")
+    for name, value in facts.items():
+        if told.get(name) != value:
+            raise TornFile(f"is not this one's: {name} is {told.get(name)}, not {value}")
     return arrays
 
 
-def _digest(arrays: Mapping[str, NDArray]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+def _digest(arrays: Mapping[str, NDArray], facts: Mapping[str, str]) -> str:
+    digest = hashlib.blake2b(json.dumps(sorted(facts.items())).encode(), digest_size=16)
     for name in sorted(arrays):
-        digest.update(name.encode())
-        digest.update(arrays[name].tobytes())
+        array = arrays[name]
+        digest.update(json.dumps([name, array.dtype.str, array.shape]).encode())
+        digest.update(array.tobytes())
     return digest.hexdigest()
 
 
-def sha256(path: Path) -> str:
-    """The hash of a file. One command reads the tables of a run many times: an unchanged file is hashed once."""
-    status = path.stat()
-    return _sha256(path, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-@lru_cache(maxsize=2**16)
-def _sha256(path: Path, inode: int, size: int, modified: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -8,13 +8,19 @@ shards/SETTING/VARIANT/FIRST-LAST/
     models, curves, lengths .parquet    a finished shard: its rows of the three tables
     weights.safetensors                 the kept weights, WEIGHTS.SELECTION.NAME [M, ...]
     manifest.json                       written last, with the hashes of the others: now the shard is done
+    .lease                              held by the process that trains the shard; gone when it is done
+.lock                                   held for a moment by whoever creates or extends the run
+.shared                                 while Ray trains it: a word by which its tasks know this directory
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,9 +29,14 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from resharpen import own
+from resharpen.engines.choose import rounding
 from resharpen.errors import UserError, unknown
-from resharpen.experiments.keeping import files
-from resharpen.experiments.keeping.machine import provenance
+from resharpen.experiments.keeping import files, lock
+from resharpen.experiments.keeping.checks import check_extents, check_header, check_table
+from resharpen.experiments.keeping.machine import cores, provenance
+from resharpen.experiments.keeping.shard import FORMAT, TABLES, WEIGHTS, ShardFiles
+from resharpen.experiments.keeping.tables import shared_columns
+from resharpen.experiments.specs.identity import identities
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.toml import differences, from_data, search_data, to_data
 from resharpen.experiments.specs.variant import Variant
@@ -33,73 +44,12 @@ from resharpen.experiments.specs.variant import Variant
 if TYPE_CHECKING:
     import polars as pl
 
-TABLES = ("models", "curves", "lengths")
-FORMAT = 2
-"""1 had placements where there are variants now."""
+HEADER, LOCK = "run.json", ".lock"
 
 
-class Damaged(UserError):
-    """A file of a finished shard that is missing or not what its manifest says."""
-
-
-@dataclass(frozen=True)
-class ShardFiles:
-    """The files of one shard."""
-
-    directory: Path
-
-    @property
-    def state(self) -> Path:
-        return self.directory / "state.safetensors"
-
-    @property
-    def weights(self) -> Path:
-        return self.directory / "weights.safetensors"
-
-    @property
-    def manifest(self) -> Path:
-        return self.directory / "manifest.json"
-
-    def table(self, name: str) -> Path:
-        return self.directory / f"{name}.parquet"
-
-    def finish(
-        self, tables: Mapping[str, pl.DataFrame], weights: Mapping[str, NDArray], facts: Mapping[str, Any]
-    ) -> None:
-        """Write the results, then the manifest that makes them count, then drop the state."""
-        for name, table in tables.items():
-            files.write_atomically(self.table(name), table.write_parquet)
-        files.write_arrays(self.weights, weights)
-        results = [*(self.table(name) for name in TABLES), self.weights]
-        hashes = {path.name: files.sha256(path) for path in results}
-        files.write_json(self.manifest, {"format": FORMAT, **facts, "sha256": hashes})
-        self.state.unlink(missing_ok=True)
-
-    def is_done(self) -> bool:
-        """Whether the shard is finished; `Damaged` if it says so but a file is not what was written."""
-        if not self.manifest.exists():
-            return False
-        try:
-            hashes = json.loads(self.manifest.read_text(encoding="utf-8"))["sha256"]
-            names = list(hashes.items())
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise self._damaged(self.manifest, "is not a manifest") from None
-        for name, expected in names:
-            path = self.directory / name
-            if not path.exists():
-                raise self._damaged(path, "is missing")
-            if files.sha256(path) != expected:
-                raise self._damaged(path, "is damaged (its hash is not that of the manifest)")
-        return True
-
-    def discard(self) -> None:
-        """Forget the results of this shard, so that it is run again."""
-        self.manifest.unlink(missing_ok=True)
-        for path in self.directory.iterdir():
-            path.unlink()
-
-    def _damaged(self, path: Path, what: str) -> Damaged:
-        return Damaged(f"{path} {what}: run the same command again to redo this shard and only this one")
+def quoted(path: Path) -> str:
+    """A path as a shell and `resharpen` take it."""
+    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
 @dataclass(frozen=True)
@@ -115,22 +65,32 @@ class Run:
 
     @cached_property
     def _header(self) -> dict[str, Any]:
-        path = self.directory / "run.json"
+        path = self.directory / HEADER
         try:
-            header = json.loads(path.read_text(encoding="utf-8"))
-            if header["format"] != FORMAT:
-                raise UserError(f"{path}: format {header['format']}, this version reads format {FORMAT}")
+            header = json.loads(path.read_bytes())
+            if isinstance(header, dict) and header.get("format") != FORMAT:
+                raise UserError(f"{path}: format {header.get('format')!r}, this version reads format {FORMAT}")
+            check_header(header)
             return header
         except FileNotFoundError:
-            raise UserError(f"{self.directory} is not a run directory: it has no run.json") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise error if isinstance(error, UserError) else UserError(f"{path} is damaged: {error}") from error
+            raise UserError(f"{self.directory} is not a run directory: it has no {HEADER}") from None
+        except UserError:
+            raise
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{path} is damaged: {error}") from error
 
     @cached_property
     def experiment(self) -> Experiment:
         for entry in self._header["code"]:
             self._admit(Path(entry["path"]), entry["sha256"])
-        return from_data(self._header["spec"])
+        try:
+            experiment = from_data(self._header["spec"])
+            check_extents(self._header["extents"], experiment.models)
+        except own.OwnCodeError:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{self.directory / HEADER} is damaged: {error}") from error
+        return experiment
 
     def _admit(self, path: Path, sha256: str) -> None:
         copy = code_copy(self.directory, path, sha256)
@@ -143,7 +103,7 @@ class Run:
     @property
     def command(self) -> str:
         """What continues this run."""
-        return f"resharpen run {shlex.quote(str(self.directory))}"
+        return f"resharpen run {quoted(self.directory)}"
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -152,11 +112,15 @@ class Run:
     def shards(self) -> list[Shard]:
         return self.experiment.shards(self._header["extents"])
 
+    @cached_property
+    def _identity(self) -> Callable[[Shard], str]:
+        return identities(self.experiment, self._header["drawn"])
+
     def files(self, shard: Shard) -> ShardFiles:
-        return ShardFiles(self.directory / "shards" / shard.name)
+        return ShardFiles(self.directory, shard.name, self._identity(shard))
 
     def done(self) -> list[Shard]:
-        """The finished shards, each verified against its hashes."""
+        """The finished shards, by their manifests and the lengths of their files; who reads one checks its hash."""
         return [shard for shard in self.shards() if self.files(shard).is_done()]
 
     def table(self, name: str) -> pl.DataFrame:
@@ -168,35 +132,111 @@ class Run:
         done = self.done()
         if not done:
             raise UserError(f"{self.directory} has no finished shard yet; continue it with: {self.command}")
-        # variants may have hyperparameters of their own, models other sizes: columns that not all shards have
-        return pl.concat([pl.read_parquet(self.files(shard).table(name)) for shard in done], how="diagonal")
+        if self._read.get(name, (0,))[0] != len(done):  # a shard that is done stays as it is
+            with ThreadPoolExecutor(cores()) as readers:
+                pieces = list(readers.map(lambda shard: self._piece(name, shard), done))
+            # variants may have hyperparameters of their own, models other sizes: columns that not all shards have
+            self._read[name] = len(done), pl.concat(pieces, how="diagonal")
+        return self._read[name][1]
+
+    @cached_property
+    def _read(self) -> dict[str, tuple[int, pl.DataFrame]]:
+        """Tables as they were last read, and of how many shards: one command asks for them many times."""
+        return {}
+
+    def _piece(self, name: str, shard: Shard) -> pl.DataFrame:
+        import polars as pl
+
+        where = self.files(shard)
+        data = where.read(f"{name}.parquet")
+        try:
+            table = pl.read_parquet(io.BytesIO(data))
+            check_table(name, table, shard, self._shared[shard.setting.name, shard.variant])
+        except (ValueError, pl.exceptions.PolarsError) as error:
+            raise where.damaged(f"{name}.parquet", f"is not this shard's table ({error})") from error
+        return table
+
+    @cached_property
+    def _shared(self) -> dict[tuple[str, str], dict[str, Any]]:
+        first = replace(self.experiment, models=1).shards()
+        return {(shard.setting.name, shard.variant): shared_columns(self.experiment, shard) for shard in first}
 
     def weights(self, shard: Shard) -> dict[str, NDArray]:
         """Kept weights of a shard: WEIGHTS.SELECTION.NAME -> [M, ...]."""
-        if not self.files(shard).is_done():
+        where, problem = self.files(shard), self.experiment.problem(shard)
+        if not where.is_done():
             raise UserError(f"shard {shard.name} is not finished; continue it with: {self.command}")
-        return files.read_arrays(self.files(shard).weights)
+        try:
+            kept = files.parse_arrays(where.read(WEIGHTS), where.facts)
+        except files.TornFile as error:
+            raise where.damaged(WEIGHTS, str(error)) from error
+        parameters = problem.model.parameters(problem.parts)
+        for name, array in kept.items():
+            parameter = parameters.get(name.split(".", 2)[-1])
+            if parameter is None or array.shape != (shard.count, *map(int, parameter.shape)):
+                raise where.damaged(WEIGHTS, f"has weights of another model ({name} {list(array.shape)})")
+        return kept
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """The right to create, extend or look over a run: taken before anything of it is read or written, for a moment.
+
+    Training needs no more than the lease of a shard, so several processes may work on one run.
+    """
+    _refuse_foreign(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {directory}: {error.strerror}") from error
+    with lock.waiting(directory / LOCK):
+        _refuse_foreign(directory)
+        files.remove_temporary(directory)
+        yield
 
 
 def open_run(directory: Path, experiment: Experiment, trust_code: bool = False) -> Run:
-    """Create a run, or continue it: with the same spec, or with more models."""
-    if not (directory / "run.json").exists():
-        return _create(directory, experiment)
+    """Create a run, or continue it: with the same spec, or with more models. For who holds its lock."""
+    if not (directory / HEADER).exists():
+        _write_header(directory, experiment, [])
+        return Run(directory, trust_code)
     run = Run(directory, trust_code)
     old, new = run.experiment, experiment
     if new.engine == "auto":
         new = replace(new, engine=old.engine, variants=_with_engines_of(old, new))
     grows = new.models > old.models
     stored = {**run._header["spec"], "models": new.models if grows else old.models, "drawn": run._header["drawn"]}
+    stored["baseline"] = new.baseline  # how to look at a run is free to change
     changes = differences(stored, {**to_data(new), "drawn": search_data(new)})
     if changes:
         raise UserError(
             f"{directory} holds another run ({'; '.join(changes)}); "
             f"choose another --out, or continue it with: {run.command}"
         )
-    if grows:
-        _write_header(directory, new, [*run._header["extents"], old.models])
+    check_rounding(run)
+    if grows or new.baseline != old.baseline:
+        _write_header(directory, new, [*run._header["extents"], *([old.models] if grows else [])])
+    else:
+        _write_beside(directory, old)
     return Run(directory, trust_code)
+
+
+def roundings(experiment: Experiment) -> dict[str, str]:
+    """Engine -> how its numbers are rounded here."""
+    engines = {str(variant.engine or experiment.engine) for variant in experiment.variants.values()}
+    return {engine: rounding(engine, experiment.march, experiment.device) for engine in sorted(engines)}
+
+
+def check_rounding(run: Run) -> None:
+    """UserError on a machine whose numbers come out differently: one run, one kind of bits."""
+    for engine, here in roundings(run.experiment).items():
+        there = run._header["rounding"].get(engine)
+        if here and there and here != there:
+            raise UserError(
+                f"{run.directory} was begun with another processor or compiler, whose last bits differ "
+                f"({engine}: {there} there, {here} here); continue it there, or start a run that can move between "
+                "machines: --march x86-64-v3, say, with the same compiler"
+            )
 
 
 def _with_engines_of(old: Experiment, new: Experiment) -> dict[str, Variant]:
@@ -207,37 +247,50 @@ def _with_engines_of(old: Experiment, new: Experiment) -> dict[str, Variant]:
     }
 
 
-def _create(directory: Path, experiment: Experiment) -> Run:
-    if directory.exists() and not directory.is_dir():
-        raise UserError(f"{directory} is not a directory")
+def _refuse_foreign(directory: Path) -> None:
+    """UserError for a directory that is neither a run nor empty but for what a start that was stopped leaves."""
     try:
-        if directory.exists() and any(directory.iterdir()):
-            raise UserError(f"{directory} is not empty and is not a run directory; choose another --out")
-        _write_header(directory, experiment, [])
+        if directory.exists() and not directory.is_dir():
+            raise UserError(f"{directory} is not a directory")
+        if not directory.exists() or (directory / HEADER).exists():
+            return
+        there = [path.name for path in directory.iterdir()]
     except OSError as error:
         raise UserError(f"cannot write to {directory}: {error.strerror}") from error
-    return Run(directory)
+    if any(name != LOCK and not files.TEMPORARY.fullmatch(name) for name in there):
+        raise UserError(f"{directory} is not empty and is not a run directory; choose another --out")
 
 
-def _write_header(directory: Path, experiment: Experiment, extents: list[int]) -> None:
-    command = Run(directory).command
+def _write_header(directory: Path, experiment: Experiment, extents: Sequence[int]) -> None:
+    """The header makes it a run; what belongs beside it is written again whenever it is missing."""
     sources = {own.source(reference) for reference in experiment.references()}
-    for source in sources:
-        text = source.path.read_bytes()
-        copy = code_copy(directory, source.path, source.sha256)
-        files.write_atomically(copy, lambda path, text=text: path.write_bytes(text))
     header = {
         "format": FORMAT,
-        "command": command,
+        "command": Run(directory).command,
         "spec": to_data(experiment),
         "drawn": search_data(experiment),
         "extents": extents,
         "code": [{"path": str(source.path), "sha256": source.sha256} for source in sorted(sources, key=str)],
+        "rounding": roundings(experiment),
         "provenance": provenance(),
     }
-    readme = _README.format(name=experiment.name, command=command, directory=directory)
-    files.write_atomically(directory / "README.md", lambda path: path.write_text(readme, encoding="utf-8"))
-    files.write_json(directory / "run.json", header)
+    files.write_json(directory / HEADER, header)
+    _write_beside(directory, experiment)
+
+
+def _write_beside(directory: Path, experiment: Experiment) -> None:
+    for source in {own.source(reference) for reference in experiment.references()}:
+        copy = code_copy(directory, source.path, source.sha256)
+        if not copy.exists():
+            files.write_bytes(copy, source.path.read_bytes())
+    if not (directory / "README.md").exists():
+        readme = _README.format(
+            name=experiment.name,
+            command=Run(directory).command,
+            quoted=quoted(directory),
+            python=repr(str(directory)),
+        )
+        files.write_text(directory / "README.md", readme)
 
 
 def code_copy(directory: Path, path: Path, sha256: str) -> Path:
@@ -257,6 +310,6 @@ A run of `resharpen`. To continue it: `{command}`
   `count` of prefixes or sequences behind it.
 - `code/`: copies of code of your own that the run used, to read
 
-Look at it: `resharpen status {directory}`, `resharpen figure {directory}`, `resharpen results {directory}`.
-In Python: `import resharpen as rs; rs.load("{directory}")`.
+Look at it: `resharpen status {quoted}`, `resharpen figure {quoted}`, `resharpen results {quoted}`.
+In Python: `import resharpen as rs; rs.load({python})`.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,28 @@ class StoredModel:
             rows.append(logits.softmax(-1).numpy())
         return np.stack(rows) if rows else np.empty((0, self.setting.task.vocabulary), np.float32)
 
+    def trace(self, sequence: Any) -> dict[str, NDArray[np.float32]]:
+        """Everything on the way from one sequence of tokens, or items, to its logits, by name. BLOCK is empty in models
+        of one block, else `0.attention.`, `0.mlp.` and so on:
+
+            embedding, BLOCKstream      the residual stream before the first block and after each, [L, D]
+            BLOCKlogits, BLOCKweights   attention before and after its softmax, [H, Q, K]
+            BLOCKupdate                 what a block adds, before its norm, [L, D]
+            BLOCKblock_in.before, .after and so on      what each norm reads and gives
+            output                      logits of the next token after every prefix, [L, V]
+        """
+        import torch
+
+        record: dict[str, Any] = {}
+        with torch.no_grad():
+            record["output"] = self.module()(self.read(sequence), record)[None]
+        named = {name: x for name, x in record.items() if not isinstance(x, tuple)}
+        for name, around in record.items():
+            if isinstance(around, tuple):
+                named |= {f"{name}.{side}": x for side, x in zip(("before", "after"), around, strict=True)}
+        # one model, one sequence; the features of items have no axis for the latter
+        return {name: (x[0, 0] if x.ndim > 3 else x[0]).numpy() for name, x in named.items()}
+
     def read(self, sequence: Any) -> Any:
         """One sequence, checked, as the module takes it."""
         import torch
@@ -95,8 +118,11 @@ def load_model(run: Run, model_id: str, weights: Weights = "train", selection: s
 
 def find_shard(run: Run, model_id: str) -> Shard:
     """The shard that holds a model."""
-    for shard in run.shards():
-        if model_id in shard.model_ids:
-            return shard
-    example = run.shards()[0].model_ids[0]
+    kind, _, draw = str(model_id).rpartition("/")
+    shards = run.shards()
+    if re.fullmatch("0|[1-9][0-9]{0,9}", draw):
+        for shard in shards:
+            if f"{shard.setting.name}/{shard.variant}" == kind and 0 <= int(draw) - shard.first < shard.count:
+                return shard
+    example = shards[0].model_ids[0]
     raise UserError(f"no model '{model_id}' in {run.directory}: ids are SETTING/VARIANT/DRAW, such as {example}")

@@ -89,20 +89,17 @@ def calibrate(experiment: Experiment) -> Paces:
 
 def estimate(experiment: Experiment, pace: Paces, workers: int | None = None) -> Estimate:
     """`pace` is that of each setting and variant, as `calibrate` gives it."""
-    shards = experiment.shards()
     assert experiment.batch is not None
-    busy, values = 0.0, 0
-    weights = {
-        (shard.setting.name, shard.variant): _weights(experiment, shard)
-        for shard in replace(experiment, models=1).shards()
-    }
-    for shard in shards:
-        key = shard.setting.name, shard.variant
-        busy += pace[key].step(shard.count, experiment.batch)
-        curves, lengths = 2 * experiment.checkpoints, 6 * LENGTHS
-        values += shard.count * (6 * weights[key] + 2 * curves + 2 * lengths)
-    seconds = busy * experiment.steps * VALIDATION_SHARE / min(workers or cores(), len(shards))
-    return Estimate(len(shards), sum(s.count for s in shards), seconds, values * BYTES_PER_VALUE)
+    busy, values, sizes = 0.0, 0, experiment.shard_sizes()
+    rows = 2 * 2 * experiment.checkpoints + 2 * 6 * LENGTHS
+    for shard in replace(experiment, models=1).shards():
+        of_this = pace[shard.setting.name, shard.variant]
+        busy += sum(n * of_this.step(models, experiment.batch) for models, n in sizes.items())
+        values += experiment.models * (6 * _weights(experiment, shard) + rows)
+    kinds = len(experiment.settings) * len(experiment.variants)
+    shards = kinds * sum(sizes.values())
+    seconds = busy * experiment.steps * VALIDATION_SHARE / min(workers or cores(), shards)
+    return Estimate(shards, kinds * experiment.models, seconds, values * BYTES_PER_VALUE)
 
 
 def _weights(experiment: Experiment, shard: Shard) -> int:
@@ -118,7 +115,7 @@ def describe(experiment: Experiment, workers: int | None = None) -> str:
         f"{experiment.name}: {found.models:,} models x {experiment.steps:,} steps\n"
         f"  settings    {settings}\n"
         f"  variants    {', '.join(f'{name} ({v.engine})' for name, v in experiment.variants.items())}\n"
-        f"  shards      {found.shards}\n"
+        f"  shards      {found.shards:,}\n"
         f"  time        about {found.seconds / 3600:.2g} hours on {workers or cores()} workers\n"
         f"  disk        about {found.bytes / 2**20:,.0f} MiB\n"
         "Nothing was trained or written."

@@ -10,10 +10,10 @@ import numpy as np
 from resharpen import own
 from resharpen.engines.base import Engine, part
 from resharpen.engines.choose import make_engine, why_not_native
-from resharpen.errors import UserError
+from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.tables import lengths_table
-from resharpen.experiments.running.training import WEIGHTS
+from resharpen.experiments.running.training import SELECTIONS, WEIGHTS
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.parts import find_attention
 
@@ -28,6 +28,10 @@ def rescore(run: Run, attention: str, selection: str = "best") -> pl.DataFrame:
     attention = own.refer(attention) if own.is_own(attention) else attention
     if learned := find_attention(attention).parameters:  # and a misspelt name says so before anything is read
         raise UserError(f"'{own.short(attention)}' learns {', '.join(learned)}: models have to be trained with it")
+    if selection not in SELECTIONS:
+        raise unknown("selection", selection, SELECTIONS)
+    if not run.done():
+        raise UserError(f"{run.directory} has no finished shard yet; continue it with: {run.command}")
     return pl.concat([_rescore_shard(run, shard, attention, selection) for shard in run.done()])
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from resharpen.engines.choose import check_device, how_much_slower, why_not_native
-from resharpen.errors import UserError
+from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.machine import cores
-from resharpen.experiments.keeping.store import Damaged, Run, open_run
-from resharpen.experiments.running.launchers import launch, leave_if_imported
-from resharpen.experiments.running.training import Progress
+from resharpen.experiments.keeping.shard import Damaged
+from resharpen.experiments.keeping.store import HEADER, Run, locked, open_run
+from resharpen.experiments.running import ray_launcher
+from resharpen.experiments.running.launchers import Ask, Report, launch, leave_if_imported
+from resharpen.experiments.running.training import Asked, Progress
 from resharpen.experiments.specs.spec import Experiment, Shard
+
+LAUNCHERS = ("local", "ray")
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class Plan:
     """What a call to `run` is about to do."""
 
     run: Run
+    shards: list[Shard]
+    """All that are asked for: those of the run, or of a part of it."""
     todo: list[Shard]
     damaged: list[str]
     """Files of finished shards that are not what was written; their shards are run again."""
@@ -36,33 +41,49 @@ def run(
     on_progress: Callable[[Progress], None] = lambda progress: None,
     should_stop: Callable[[], bool] = lambda: False,
     trust_code: bool = False,
+    saves: Callable[[], int] = lambda: 0,
+    launcher: str = "local",
+    address: str | None = None,
+    part: tuple[int, int] = (1, 1),
 ) -> Run:
     """Train all models of an experiment in a directory, or what is left of them, and return the run.
 
     With one worker everything happens in this process; with more, each has a process of its own. `trust_code` lets
-    copies of the user's own code in the run directory be executed.
+    copies of the user's own code in the run directory be executed. `should_stop` and `saves`, how many times saving was
+    asked for, are looked at twice a second. Another process may be at work on the same run: each takes the shards that
+    nobody has, and this one returns when there is none left for it.
+
+    The launcher `ray` makes every shard a Ray task: on a cluster of this machine alone, or on the one that has that
+    address. `part` (i, n) is the i-th of n parts of the run, each about the same work.
     """
     leave_if_imported()
-    workers = cores() if workers is None else workers
-    if workers < 1:
-        raise UserError(f"workers = {workers}: must be at least 1")
+    start = _launcher(launcher, address, workers)
+    i, n = part
+    if not 1 <= i <= n:
+        raise UserError(f"part '{i}/{n}': must be I/N, from 1/N to N/N")
     directory = Path(directory)
     if experiment.device != "cpu":
         check_device(experiment.device)
-    if not (directory / "run.json").exists() or experiment.engine != "auto":
+    if not (directory / HEADER).exists() or experiment.engine != "auto":
         experiment = with_engine(experiment)
-    store = open_run(directory, experiment, trust_code)
-    with _only_one(directory):
-        plan = plan_of(store)
-        on_plan(plan)
-        launch(store, plan.todo, workers, on_progress, should_stop)
+    with locked(directory):
+        store = open_run(directory, experiment, trust_code)
+    plan = plan_of(store, part)
+    on_plan(plan)
+    todo: Sequence[Shard] = plan.todo
+    while todo:
+        start(store, todo, on_progress, lambda: Asked(should_stop(), saves()))
+        if should_stop():
+            break
+        left = [shard for shard in todo if not store.files(shard).is_done()]
+        todo = [shard for shard in left if not store.files(shard).is_leased()]
     return store
 
 
 def load(directory: str | Path, trust_code: bool = False) -> Run:
     """An existing run, finished or not; `trust_code` lets copies of the user's own code in it be executed."""
     store = Run(Path(directory), trust_code)
-    store.shards()  # so that a directory that is not a run says so here
+    store.experiment  # noqa: B018  so that a directory that is not a run says so here
     return store
 
 
@@ -87,34 +108,47 @@ def with_engine(experiment: Experiment) -> Experiment:
     return replace(experiment, variants=variants)
 
 
-def plan_of(store: Run) -> Plan:
-    """What is left to do. Damaged results are thrown away here, one shard at a time."""
-    todo, damaged = [], []
-    for shard in store.shards():
-        try:
-            done = store.files(shard).is_done()
-        except Damaged as error:
-            damaged.append(str(error))
-            store.files(shard).discard()
-            done = False
-        if not done:
-            todo.append(shard)
-    return Plan(store, todo, damaged)
+def _launcher(
+    name: str, address: str | None, workers: int | None
+) -> Callable[[Run, Sequence[Shard], Report, Ask], None]:
+    """What trains shards, with nothing left to say but which."""
+    if workers is not None and workers < 1:
+        raise UserError(f"workers = {workers}: must be at least 1")
+    if name not in LAUNCHERS:
+        raise unknown("launcher", name, LAUNCHERS)
+    if name == "ray":
+        ray_launcher.check_address(address)
+        workers = workers if workers or address else cores()
+        return lambda run, shards, report, ask: ray_launcher.launch(run, shards, workers, report, ask, address)
+    if address is not None:
+        raise UserError(f"address = {address}: only the launcher 'ray' has one")
+    return lambda run, shards, report, ask: launch(run, shards, workers or cores(), report, ask)
 
 
-@contextlib.contextmanager
-def _only_one(directory: Path) -> Iterator[None]:
-    """Hold the run directory: two runs at once would do the same work twice. The lock ends with the process."""
+def plan_of(store: Run, part: tuple[int, int] = (1, 1)) -> Plan:
+    """What is left to do: every file of a finished shard is read and compared with its hash. Damaged results are thrown
+    away here, one shard at a time.
+
+    A part is every n-th shard in the order of their names, so that all parts have about as much of every setting.
+    """
+    i, n = part
+    shards = store.shards() if n == 1 else sorted(store.shards(), key=lambda shard: shard.name)[i - 1 :: n]
+    with ThreadPoolExecutor(cores()) as readers:
+        found = list(readers.map(lambda shard: _look_over(store, shard), shards))
+    todo = [shard for shard, done in zip(shards, found, strict=True) if done is not True]
+    return Plan(store, shards, todo, [done for done in found if isinstance(done, str)])
+
+
+def _look_over(store: Run, shard: Shard) -> bool | str:
+    """Whether a shard is done, or what of it was damaged and has been thrown away."""
+    files = store.files(shard)
     try:
-        import fcntl
-    except ImportError:  # no such locks on Windows
-        yield
-        return
-    with (directory / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(f"another process is running in {directory}") from None
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield
+        done = files.is_done(thorough=True)
+    except Damaged as error:
+        with files.lease() as held:
+            if held:
+                files.discard()
+        return str(error)
+    if done and files.state.exists():  # a kill came between the manifest and the end of the state
+        files.tidy()
+    return done

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from resharpen.engines.base import Arrays, Engine, Weights, part, weights_of
 from resharpen.engines.choose import make_engine
 from resharpen.experiments.keeping import files
-from resharpen.experiments.keeping.store import ShardFiles
+from resharpen.experiments.keeping.checks import check_arrays, check_state
+from resharpen.experiments.keeping.shard import ShardFiles
 from resharpen.experiments.keeping.tables import curves_table, lengths_table, models_table
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.metrics import ByLength
@@ -34,6 +35,16 @@ SAVE_EVERY = 10.0
 """Seconds between saved states, at most; also what a kill can cost."""
 CHUNK_SECONDS = 0.5
 """How long an engine runs before it looks up: for a stop, for progress, for the clock."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is wanted of whoever trains, at this moment."""
+
+    stop: bool = False
+    """Save and leave."""
+    saves: int = 0
+    """How many times it was asked to save at once and go on."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,17 @@ class Kept:
         scores, steps = {name: score[name] for name in SCORES}, {slot: step[slot] for slot in SLOTS}
         return cls(scores, arrays["kept_loss"], steps, part(arrays, "kept"))
 
+    def check(self, checkpoints: Sequence[int], step: int) -> None:
+        """ValueError for steps that are no checkpoints up to this one, or scores of later ones."""
+        taken = np.concatenate(list(self.step.values()))
+        if not np.isin(taken, [-1, *(c for c in checkpoints if c <= step)]).all():
+            raise ValueError(f"weights that were kept at steps that are no checkpoints before {step}")
+        later = [i for i, checkpoint in enumerate(checkpoints) if checkpoint > step]
+        if any(not np.isnan(values[later]).all() for values in (self.loss, *self.score.values())):
+            raise ValueError(f"scores of checkpoints after step {step}")
+        if any(np.isinf(values).any() for values in self.score.values()):
+            raise ValueError("scores that are not finite")
+
     def mean_loss(self, checkpoints: Sequence[int]) -> NDArray[np.float64]:
         """The mean training loss since the checkpoint before, [C, M]."""
         steps_C = np.diff(checkpoints, prepend=0)
@@ -108,11 +130,11 @@ class Trainer:
         shard: Shard,
         shard_files: ShardFiles,
         report: Callable[[Progress], None] = lambda progress: None,
-        should_stop: Callable[[], bool] = lambda: False,
+        asked: Callable[[], Asked] = Asked,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._experiment, self._shard, self._files = experiment, shard, shard_files
-        self._report, self._should_stop, self._clock = report, should_stop, clock
+        self._report, self._asked, self._clock = report, asked, clock
         self._checkpoints = experiment.checkpoint_steps()
         self._task = shard.setting.task
         self._selection = self._task.validation(experiment.seed, "selection")
@@ -126,7 +148,7 @@ class Trainer:
         )
         kept = self._resume(engine)
         self._report(self._progress(engine, kept, checkpoint=False))
-        chunk, saved_at = 1, self._clock()
+        chunk, saved_at, saves = 1, self._clock(), self._asked().saves
         while (step := engine.step) < self._experiment.steps:
             started = self._clock()
             n = min(chunk, min(c for c in self._checkpoints if c > step) - step)
@@ -139,31 +161,40 @@ class Trainer:
             if n == chunk:
                 chunk = next_chunk(chunk, now - started)
             self._report(self._progress(engine, kept, at_checkpoint))
-            stop = self._should_stop()
-            if stop or now - saved_at >= SAVE_EVERY:
+            asked = self._asked()
+            if asked.stop or asked.saves != saves or now - saved_at >= SAVE_EVERY:
                 self._save(engine.dump(), kept)
-                saved_at = now
-            if stop:
+                saved_at, saves = now, asked.saves
+            if asked.stop:
                 return False
         self._finish(engine, kept)
         return True
 
     def _resume(self, engine: Engine) -> Kept:
+        """From the saved state, if there is one that can be of this shard; else from the start."""
         fresh = Kept.empty(len(self._checkpoints), part(engine.dump(), "theta"))
-        if not self._files.state.exists():
-            return fresh
         try:
-            arrays = files.read_arrays(self._files.state)
-        except files.TornFile as error:
-            warnings.warn(f"{error}; this shard starts again", stacklevel=2)
+            arrays = self._files.saved()
+            if arrays is None:
+                return fresh
+            check_arrays(arrays, self._state(engine.dump(), fresh))
+            check_state(part(arrays, "state"), self._experiment.steps)
+            kept = Kept.load(arrays)
+            kept.check(self._checkpoints, int(arrays["state.step"][0]))
+        except (files.TornFile, ValueError) as error:
+            what = error if isinstance(error, files.TornFile) else f"{self._files.state} makes no sense: {error}"
+            warnings.warn(f"{what}; this shard starts again", stacklevel=2)
             return fresh
         engine.load(part(arrays, "state"))
         self._seconds = float(arrays["seconds"][0])
-        return Kept.load(arrays)
+        return kept
 
     def _save(self, state: Arrays, kept: Kept) -> None:
+        self._files.save(self._state(state, kept))
+
+    def _state(self, state: Arrays, kept: Kept) -> Arrays:
         engine_state = {f"state.{name}": array for name, array in state.items()}
-        files.write_arrays(self._files.state, engine_state | kept.dump() | {"seconds": np.array([self._seconds])})
+        return engine_state | kept.dump() | {"seconds": np.array([self._seconds])}
 
     def _keep(self, engine: Engine, kept: Kept) -> None:
         """Score both kinds of weights; keep those of the models that got better. A diverged model is not scored."""
@@ -229,7 +260,8 @@ class Trainer:
             "curves": curves_table(self._shard, self._checkpoints, kept.score, kept.mean_loss(self._checkpoints)),
             "lengths": lengths_table(self._shard, by_length),
         }
-        facts = {"shard": self._shard.name, "engine": self._engine, "seconds": round(self._seconds, 3)}
+        seconds = round(self._seconds, 3)
+        facts = {"shard": self._shard.name, "engine": self._engine, "built": engine.built, "seconds": seconds}
         self._files.finish(tables, kept.weights, facts)
 
 

@@ -54,6 +54,11 @@ def set_complement(*vocabularies: int) -> Callable[[str], tuple[Setting, ...]]:
     return lambda scale: settings
 
 
+def remedies_sct(scale: str) -> tuple[Setting, ...]:
+    """Where a norm after attention begins to make the difference."""
+    return tuple(Setting(SetComplement(9), s) for s in (2, 3, 4))
+
+
 def max_retrieval(scale: str) -> tuple[Setting, ...]:
     """Trained on 5 to 16 items, reported to 4,096, and to 16,384 at `paper`."""
     sizes = {"smoke": (4_096, 8_192, 2_048), "paper": (16_384, 1_048_576, 65_536)}
@@ -167,13 +172,53 @@ SHELF = {
             "paper": Size(1_000, 1_000_000),
         },
     ),
+    "remedies-sct": Entry(
+        "Ours: norms x attention on Set Complement, v = 9, s = 2, 3, 4",
+        remedies_sct,
+        tuple(f"{p}{a}" for p in ("pre", "none", "pre-final", "peri") for a in ("", "+log-n", "+ssmax")),
+        {
+            "smoke": Size(16, 300, 5),
+            "laptop": Size(96, 30_000),
+            "overnight": Size(96, 200_000),
+            "paper": Size(1_000, 1_000_000),
+        },
+    ),
+    "remedies-max": Entry(
+        "Ours: norms x attention on Maximum Retrieval",
+        max_retrieval,
+        tuple(f"{p}{a}" for p in ("none", "post") for a in ("", "+log-n", "+ssmax")),
+        {
+            "smoke": Size(16, 50, 2),
+            "laptop": Size(64, 10_000, 10),
+            "overnight": Size(96, 50_000, 20),
+            "paper": Size(100, 100_000),
+        },
+    ),
+    # stick-breaking needs no positions, asentmax was published without RoPE, and both train on the torch engine
+    "remedies-dyck": Entry(
+        "Ours: norms x attention x positions on Dyck(2, 3)",
+        languages(Dyck(2, 3)),
+        (
+            *(f"{p}{a}{n}" for p in ("pre", "peri") for a in ("", "+ssmax") for n in ("", "+nope")),
+            *(f"{p}+{a}+nope" for p in ("pre", "peri") for a in ("asentmax", "stick-breaking")),
+        ),
+        {
+            "smoke": Size(2, 10, 2, batch=8),
+            "laptop": Size(64, 2_000, 10, batch=16),
+            "overnight": Size(64, 10_000, 10, batch=16),
+            "paper": Size(100, 100_000),
+        },
+    ),
 }
+
+STUDIES = {"remedies": ("remedies-sct", "remedies-max", "remedies-dyck")}
+"""Several figures under one name, run in turn, each in a directory of its own, and shown together at the end."""
 
 
 def take(name: str, scale: str) -> Experiment:
     """An experiment from the shelf."""
     if name not in SHELF:
-        raise unknown("figure", name, SHELF)
+        raise unknown("figure", name, (*SHELF, *STUDIES))
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     return SHELF[name].experiment(name, scale)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -16,10 +19,31 @@ from resharpen.experiments.specs.variant import OF_THE_TASK, Variant, choose, me
 from resharpen.models import Model, find_model
 from resharpen.optim import find_optimiser
 from resharpen.optim.hyperparameters import TABLE, Row, draw
+from resharpen.plain import typed
 from resharpen.streams import GROUP
 from resharpen.tasks import Task
 
 ENGINES = ("auto", "torch", "native")
+LARGEST = 2**31 - 1
+"""Of models, steps and the like: what the counters of the random streams take."""
+MOST_WEIGHTS = 10**9
+"""Of a model; sixteen and more are trained side by side."""
+LONGEST_NAME = 200
+"""Of what becomes the name of a directory, with room for the rest of a path."""
+
+
+def check_name(name: str, what: str = "name") -> None:
+    """UserError for what is not the name of one directory, below wherever it is put."""
+    typed(what, name, str)
+    if not name.strip() or name.startswith(".") or any(x in "/\\" or not x.isprintable() for x in _readable(name)):
+        raise UserError(f"{what} = {name!r}: must be one name, without '/', '\\' or a dot in front")
+    if len(name.encode("utf-8", "surrogateescape")) > LONGEST_NAME:
+        raise UserError(f"{what} = {name[:20]!r}...: at most {LONGEST_NAME} characters")
+
+
+def _readable(name: str) -> str:
+    """A file's name need not be UTF-8."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
@@ -97,34 +121,49 @@ class Experiment:
     engine: str = "auto"
     device: str = "cpu"
     """Where the torch engine computes: cpu, cuda or mps."""
+    march: str = "native"
+    """The instruction set of native kernels: this machine's own, or one that several machines have, x86-64-v3 say."""
     hyperparameters: Mapping[str, Row] = field(default_factory=dict)
     """Rows of the search that are fixed or narrowed; the others are those of the paper, or of the parts."""
+    baseline: str | None = None
+    """The variant that the others are compared with; None takes the first. It changes nothing that is trained."""
 
     def __post_init__(self) -> None:
         if not self.settings or not self.variants:
             raise UserError("an experiment needs at least one training length and one variant")
         if self.batch is None:
             object.__setattr__(self, "batch", self.settings[0].task.usual_batch)
+        check_name(self.name)
         for name in ("models", "steps", "batch", "checkpoints"):
-            if getattr(self, name) < 1:
+            if typed(name, getattr(self, name), int) < 1:
                 raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
-        if self.seed < 0:
+            if getattr(self, name) > LARGEST:
+                raise UserError(f"{name} is too large: at most {LARGEST:,}")
+        if typed("seed", self.seed, int) < 0:
             raise UserError(f"seed = {self.seed}: must not be negative")
+        if self.seed >= 2**63:
+            raise UserError("seed is too large: less than 2^63")
         self._check_settings()
         if self.engine not in ENGINES:
             raise unknown("engine", self.engine, ENGINES)
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", self.march):
+            raise UserError(f"march = {self.march!r}: the name of an instruction set, such as native or x86-64-v3")
         if self.engine == "native" and self.device != "cpu":
             raise UserError(f"device = {self.device}: the native engine computes on the cpu")
         object.__setattr__(self, "variants", self._named_variants())
         self._check_variants()
+        object.__setattr__(self, "baseline", self._named_baseline())
 
     def _check_settings(self) -> None:
         if len({setting.task.kind for setting in self.settings}) > 1:
             raise UserError("an experiment has one kind of task")
         if len({setting.model.kind for setting in self.settings}) > 1:
             raise UserError("the tasks of an experiment start from one kind of model; another one is a variant")
-        names = [setting.name for setting in self.settings]
-        if twice := {name for name in names if names.count(name) > 1}:
+        for setting in self.settings:
+            check_name(setting.name, "name of a task")
+        # some file systems take capitals and small letters for the same
+        names = [setting.name.lower() for setting in self.settings]
+        if twice := {name for name, n in Counter(names).items() if n > 1}:
             raise UserError(
                 f"two tasks are both called '{twice.pop()}': run them apart, or make what differs a variant"
             )
@@ -142,8 +181,22 @@ class Experiment:
                 raise UserError(f"variant '{name}' is built in: choose another name for your own, in [variant.NAME]")
             if name in named:
                 raise UserError(f"variant '{name}' is there twice")
+            check_name(name, "name of a variant")
+            if name.lower() in {other.lower() for other in named}:
+                raise UserError(
+                    f"variant '{name}' differs from another in capitals only, which not all disks tell apart"
+                )
             named[name] = whole
         return named
+
+    def _named_baseline(self) -> str | None:
+        if self.baseline is None or self.baseline in self.variants:
+            return self.baseline
+        said = meaning(self.baseline)
+        for name, variant in self.variants.items():
+            if said is not None and self._same(said, variant):
+                return name
+        raise unknown("baseline", self.baseline, self.variants)
 
     def _resolved(self, variant: Variant) -> Variant:
         return variant.resolved(self.settings[0].model_of(variant))
@@ -158,7 +211,9 @@ class Experiment:
                 try:
                     model = setting.model_of(variant)
                     parts = variant.parts(model)
-                    model.parameters(parts)
+                    weights = sum(math.prod(map(int, p.shape)) for p in model.parameters(parts).values())
+                    if weights > MOST_WEIGHTS:
+                        raise ValueError(f"a model of {weights:,} weights is too large: at most {MOST_WEIGHTS:,}")
                 except ValueError as error:
                     raise UserError(f"variant '{name}': {error}") from error
                 if not parts.attention.trains:
@@ -179,6 +234,8 @@ class Experiment:
 
     def checkpoint_steps(self) -> list[int]:
         """Evenly spaced, the last at step T; fewer where there are not so many steps."""
+        if self.checkpoints >= self.steps:
+            return list(range(1, self.steps + 1))
         return sorted({round(self.steps * (i + 1) / self.checkpoints) for i in range(self.checkpoints)} - {0})
 
     def shards(self, extents: Iterable[int] = ()) -> list[Shard]:
@@ -195,6 +252,11 @@ class Experiment:
             for variant in self.variants
         ]
 
+    def shard_sizes(self) -> dict[int, int]:
+        """How many shards there are of how many models, for each setting and variant, counted without making them."""
+        full, rest = divmod(self.models, GROUP)
+        return {GROUP: full, rest: 1} if rest else {GROUP: full}
+
     def problem(self, shard: Shard) -> Problem:
         variant = self.variants[shard.variant]
         model = shard.setting.model_of(variant)
@@ -209,6 +271,7 @@ class Experiment:
             seed=self.seed,
             optimiser=find_optimiser(variant.optimiser),
             device=self.device,
+            march=self.march,
         )
 
     def ensemble(self, shard: Shard) -> Ensemble:
@@ -229,9 +292,12 @@ class Experiment:
         variants: Iterable[str] | None = None,
         engine: str | None = None,
         device: str | None = None,
+        march: str | None = None,
     ) -> Experiment:
-        """The same experiment with what the command line changes."""
-        given: dict[str, Any] = {"models": models, "steps": steps, "seed": seed, "engine": engine, "device": device}
+        """The same experiment with what the command line changes; a baseline that is not among new variants goes."""
+        given: dict[str, Any] = {"models": models, "steps": steps, "seed": seed, "engine": engine}
+        given |= {"device": device, "march": march}
         if variants is not None:
             given["variants"] = choose(variants, self.variants)
-        return replace(self, **{name: value for name, value in given.items() if value is not None})
+        changed = replace(self, baseline=None, **{name: value for name, value in given.items() if value is not None})
+        return replace(changed, baseline=self.baseline) if self.baseline in changed.variants else changed

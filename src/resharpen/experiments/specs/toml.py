@@ -4,6 +4,7 @@ name = "my-norm"
 models = 32
 steps = 20_000
 variants = ["pre", "peri+log-n", "mine"]
+baseline = "pre"                    # what the others are compared with; else the first
 
 [task]                              # or several, as [[task]]
 v = 9
@@ -32,12 +33,12 @@ from resharpen.experiments.specs.spec import Experiment, Setting, usual_model
 from resharpen.experiments.specs.variant import choose, from_table
 from resharpen.models import Model, find_model
 from resharpen.optim.hyperparameters import TABLE, Row, narrowed
-from resharpen.plain import Data, known, typed
+from resharpen.plain import Data, known, shown, typed
 from resharpen.tasks import SetComplement, Task, find_task
 
 _NUMBERS = ("models", "steps", "batch", "checkpoints", "seed")
-_TEXTS = ("name", "engine", "device")
-_TOP = (*_TEXTS, "variants", "variant", "task", "hyperparameters", *_NUMBERS)
+_TEXTS = ("name", "engine", "device", "march")
+_TOP = (*_TEXTS, "baseline", "variants", "variant", "task", "hyperparameters", *_NUMBERS)
 _FORMER = {"placements": "variants", "placement": "variant", "norms": "variants", "attention": "variants"}
 
 
@@ -47,7 +48,7 @@ def read_toml(path: str | Path) -> Experiment:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, a number of thousands of digits, too deep
         raise UserError(f"{path}: not valid TOML: {error}") from error
     try:
         return from_data({"name": path.stem, **data}, path.parent)
@@ -71,7 +72,7 @@ def from_data(data: Data, base: Path | None = None) -> Experiment:
             raise UserError(f"'{name}' is missing")
     tasks = data["task"] if isinstance(data["task"], list) else [data["task"]]
     plain: dict[str, Any] = {name: typed(name, data[name], int) for name in _NUMBERS if name in data}
-    plain |= {name: typed(name, data[name], str) for name in _TEXTS if name in data}
+    plain |= {name: typed(name, data[name], str) for name in (*_TEXTS, "baseline") if name in data}
     try:
         settings = tuple(setting for task in tasks for setting in _settings(typed("task", task, dict), base))
         tables = typed("variant", data.get("variant", {}), dict)
@@ -90,8 +91,9 @@ def to_data(experiment: Experiment) -> dict[str, Any]:
         **{name: getattr(experiment, name) for name in _NUMBERS},
         "variants": list(experiment.variants),
         "variant": {name: variant.as_data() for name, variant in experiment.variants.items()},
-        "task": _tasks_data(experiment.settings),
+        "task": tasks_data(experiment.settings),
         "hyperparameters": _rows_data(experiment.hyperparameters),
+        **({"baseline": experiment.baseline} if experiment.baseline else {}),
     }
 
 
@@ -139,7 +141,7 @@ def _model(task: Task, table: Data, base: Path | None) -> Model:
     return replace(usual, **{name: typed(name, value, int) for name, value in sizes.items()})  # pyright: ignore[reportArgumentType]
 
 
-def _tasks_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
+def tasks_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
     """Settings that differ in the training length only make one [task]."""
     tasks: dict[tuple[Task, Model], list[int]] = {}
     for setting in settings:
@@ -172,5 +174,6 @@ def _rows_data(rows: Mapping[str, Row]) -> dict[str, Any]:
 def _number_or_pair(name: str, value: Any) -> float | tuple[float, float]:
     numbers = value if isinstance(value, list) else [value]
     if len(numbers) not in (1, 2) or any(isinstance(x, bool) or not isinstance(x, int | float) for x in numbers):
-        raise UserError(f"{name} = {value!r}: allowed are a number or [low, high]")
-    return float(numbers[0]) if len(numbers) == 1 else (float(numbers[0]), float(numbers[1]))
+        raise UserError(f"{name} = {shown(value)}: allowed are a number or [low, high]")
+    low, *rest = (typed(name, x, float) for x in numbers)
+    return (low, *rest) if rest else low

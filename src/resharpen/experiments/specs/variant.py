@@ -45,7 +45,7 @@ from resharpen.plain import build, known, typed
 PARTS = ("placement", "norm", "attention", "positions", "optimiser")
 DEFAULTS = {"norm": "rms", "attention": "softmax", "optimiser": "adamw"}
 _KINDS = {Norm: "norm", Attention: "attention", Positions: "positions", Optimiser: "optimiser"}
-_CATALOGUES: dict[str, Mapping[str, Any]] = {
+CATALOGUES: dict[str, Mapping[str, Any]] = {
     "model": MODELS,
     "placement": PLACEMENTS,
     "norm": NORMS,
@@ -148,7 +148,7 @@ class Variant:
 
 def _candidates(kind: str, model: Model) -> Iterable[tuple[str, Any]]:
     """Built-in parts of a kind that a model could be trained with."""
-    catalogue = model.placements if kind == "placement" else _CATALOGUES[kind]
+    catalogue = model.placements if kind == "placement" else CATALOGUES[kind]
     return [(name, part) for name, part in catalogue.items() if getattr(part, "trains", True)]
 
 
@@ -212,11 +212,9 @@ def _terms(text: str, base: Path | None) -> list[str]:
     terms: list[str] = []
     for piece in (piece.strip() for piece in text.split("+")):
         terms.append(piece)
-        for first in reversed(range(len(terms))):
-            whole = "+".join(terms[first:])
-            if own.is_own(whole) and own.is_there(whole, base):
-                terms[first:] = [whole]
-                break
+        starts = range(len(terms) - 1, -1, -1) if own.is_own(piece) else ()
+        first = next((i for i in starts if own.is_there("+".join(terms[i:]), base)), len(terms) - 1)
+        terms[first:] = ["+".join(terms[first:])]
     return terms
 
 
@@ -231,10 +229,10 @@ def _kind_of(name: str) -> str:
                 return kind
         what = "@rs.norm, @rs.attention, @rs.positions or @rs.optimiser"
         raise UserError(f"'{name}' is no part of a variant: it needs {what}, or is a class derived from rs.Model")
-    for kind, catalogue in _CATALOGUES.items():
+    for kind, catalogue in CATALOGUES.items():
         if name in catalogue:
             return kind
-    raise unknown("variant", name, [name for catalogue in _CATALOGUES.values() for name in catalogue])
+    raise unknown("variant", name, [name for catalogue in CATALOGUES.values() for name in catalogue])
 
 
 def from_table(name: str, table: Any, base: Path | None = None) -> Variant:

@@ -22,11 +22,14 @@ BASE = 10_000.0
 
 @positions(on="queries_keys")
 def rope(x: Tensor, p: Any) -> Tensor:
+    import torch
+
     length, d_head = x.shape[-2:]
     if d_head % 2:
         raise ValueError(f"rope turns pairs: heads need an even width, not {d_head}")
-    cos, sin = _rotation(length, d_head, x.dtype, x.device)
-    return (x * cos).addcmul(x.roll(d_head // 2, -1), sin)
+    cos, sin = rotation(length, d_head, x.dtype, x.device)
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
 def angles(length: int, d_head: int) -> NDArray[np.float64]:
@@ -35,10 +38,19 @@ def angles(length: int, d_head: int) -> NDArray[np.float64]:
     return np.arange(length)[:, None] * frequency
 
 
+def rotation(length: int, d_head: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of the angles."""
+    return _rotation(length, d_head, dtype, device)
+
+
+# What torch.compiler.assume_constant_result does, but torch is imported only where it is used: without it a compiled
+# rope would compute the table anew for every number that it turns, and in single precision.
+rotation._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
 @lru_cache(maxsize=64)
 def _rotation(length: int, d_head: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     import torch
 
-    cos, sin = (f(torch.from_numpy(angles(length, d_head))) for f in (torch.cos, torch.sin))
-    # the first half of a head turns one way, the second the other
-    return torch.cat([cos, cos], -1).to(device, dtype), torch.cat([-sin, sin], -1).to(device, dtype)
+    cos, sin = (f(torch.from_numpy(angles(length, d_head))).to(device, dtype) for f in (torch.cos, torch.sin))
+    return cos, sin

@@ -73,13 +73,18 @@ RESHARPEN_INLINE f32x16 broadcast(float x) {
     return y;
 }
 
+// Part by part: a copy of the whole would go through memory in smaller pieces than it is read in, and wait for them.
 RESHARPEN_INLINE f32x16 load(const float* lanes) {
     f32x16 y;
-    std::memcpy(y.part, lanes, sizeof y);
+    RESHARPEN_UNROLL
+    for (int i = 0; i < kParts; i++) std::memcpy(&y.part[i], lanes + i * kLanes / kParts, kPartBytes);
     return y;
 }
 
-RESHARPEN_INLINE void store(float* lanes, f32x16 x) { std::memcpy(lanes, x.part, sizeof x); }
+RESHARPEN_INLINE void store(float* lanes, f32x16 x) {
+    RESHARPEN_UNROLL
+    for (int i = 0; i < kParts; i++) std::memcpy(lanes + i * kLanes / kParts, &x.part[i], kPartBytes);
+}
 
 // Zeros in an array of numbers, of vectors, or of structures of them: all of their bits are zero.
 template <class T, std::size_t N>

@@ -140,8 +140,13 @@ class TransformerForward : public TransformerBuffers {
     void rotate(std::vector<f32x16>& wide, int begin, int n, float sign) {
         if (encoding != Encoding::rope) return;
         constexpr int kSome = std::max(1, std::min(kHalf & -kHalf, kLanes));  // half a head is some of these vectors
-        typedef float Some __attribute__((vector_size(4 * kSome), aligned(4), may_alias));
-        auto some = [](const float* x) -> Some& { return *reinterpret_cast<Some*>(const_cast<float*>(x)); };
+        typedef float Some __attribute__((vector_size(4 * kSome)));
+        auto some = [](const float* x) {
+            Some y;
+            std::memcpy(&y, x, sizeof y);
+            return y;
+        };
+        auto put = [](float* x, Some y) { std::memcpy(x, &y, sizeof y); };
         for (int i = begin; i < begin + n; i++) {
             const float *cosine = rotation.cosine + position[i] * kHalf, *sine = rotation.sine + position[i] * kHalf;
             for (int j = 0; j < kHalf; j += kSome) {
@@ -149,8 +154,8 @@ class TransformerForward : public TransformerBuffers {
                 float* x = at(wide, i, QS) + j;
                 for (int head = 0; head < 2 * HEADS; head++, x += HP) {
                     const Some a = some(x), b = some(x + kHalf);
-                    some(x) = a * c - b * s;
-                    some(x + kHalf) = b * c + a * s;
+                    put(x, a * c - b * s);
+                    put(x + kHalf, b * c + a * s);
                 }
             }
         }

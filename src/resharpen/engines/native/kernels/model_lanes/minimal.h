@@ -33,8 +33,8 @@
 //
 // Logits far apart. e_tj is relative to the largest over all j, not over S. Z is at least e_tt, so this is exact unless
 // that is too small; in lanes where it is below 2^-kFar the set's own maximum is taken. And where a row of attention
-// logits spans more than kWide powers of two, a weight can round to one, and then the gradient of the logits is a
-// difference of equals, which only d e_tj of each state apart can tell: there the sum first is for the values alone.
+// logits is wide, a weight can come close to one, and then the gradient of the logits is a difference of near equals,
+// which only d e_tj of each state apart can tell: there the sum first is for the values alone.
 // Lanes are blended, so a model never depends on its neighbours.
 //
 // Gradients are sums over the minibatch, scaled to its mean only when they are applied.

@@ -6,7 +6,7 @@
 
 namespace resharpen {
 
-constexpr float kWide = 24, kFar = 40;
+constexpr float kFar = 40;
 
 class MinimalAttention : public MinimalTokens {
   protected:
@@ -44,6 +44,10 @@ class MinimalAttention : public MinimalTokens {
     // With subsets the sums of a few states stay in the first-level cache; without, the more states the fewer rows.
     int at_once() const { return subsets ? kBlock : kAtOnce; }
 
+    // Among large sets there are always some of even attention, whose gradient is not small beside what others round
+    // off.
+    float wide_span() const { return subsets ? 24 : 8; }
+
     // ---- the weighted rows of one last token -----------------------------------------------------------------------
 
     // e_tj = 2^(attention - max), the rows e_tj value_j, and where asked for their sums.
@@ -52,7 +56,7 @@ class MinimalAttention : public MinimalTokens {
         for (int j = 0; j < V; j++) logits[j] = by_size() ? factor * attention[t][j] : attention[t][j];
         f32x16 highest = logits[0], lowest = logits[0];
         for (int j = 1; j < V; j++) highest = max(logits[j], highest), lowest = min(logits[j], lowest);
-        wide = highest - lowest > broadcast(kWide);
+        wide = highest - lowest > broadcast(wide_span());
         far = highest - logits[t] > broadcast(kFar);
         any_wide = bits(wide) != 0;
         any_far = bits(far) != 0;

@@ -1,0 +1,14 @@
+"""The door: `resharpen`, and `python -m resharpen`. Signals are handled before anything slow is imported."""
+
+from resharpen.signals import end_at_once
+
+
+def main() -> None:
+    with end_at_once():
+        from resharpen import cli
+
+        cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""The verdict on an idea: variants against a baseline, pair by pair over the same draws.
+
+Draw i of a setting has the same hyperparameters, initial weights and minibatches in every variant, so that what differs
+in a pair is the variant. Everything is a **gain**: the variant minus the baseline where more is better, the baseline
+minus the variant where less is; above zero is better, in the unit of the task's metric. A model that diverged before
+its first checkpoint has the metric's worst value.
+
+- the median gain, with its exact interval, and the share of pairs won, ties half
+- the gain of the best tenth: the difference of the 10% (or 90%) quantiles
+- the gain in the expected best of k draws (`analysis/best_of.py`), at every budget k
+- each over all lengths and over those longer than trained; the median at every length
+
+What follows from a median or a best tenth is said in `analysis/verdict.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from math import isfinite
+from typing import TYPE_CHECKING, Literal
+
+from resharpen.analysis.best_of import best_of, budgets
+from resharpen.analysis.claims.finding import BEST, MEDIAN, Cells, by_draw, correlation_within_groups
+from resharpen.analysis.importance import Importance, importances
+from resharpen.analysis.pairing import Paired, pair
+from resharpen.analysis.statistics import (
+    Correlation,
+    Interval,
+    Sample,
+    quantile_interval,
+    share_interval,
+    sum_interval,
+)
+from resharpen.analysis.verdict import MARGIN, Gain, judged
+from resharpen.errors import UserError
+from resharpen.experiments.keeping.store import Run
+from resharpen.streams import GROUP
+from resharpen.tasks import Metric
+
+if TYPE_CHECKING:
+    import polars as pl
+
+EVERY = "mean"
+"""What stands where a setting would, for the mean over all of them."""
+Lengths = Literal["all", "new"]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A variant against the baseline in a setting, or over all settings."""
+
+    variant: str
+    setting: str
+    lengths: Lengths
+    pairs: int
+    median: Gain
+    best: Gain
+    """Of the best tenth."""
+    wins: Interval
+    """The share of pairs in which the variant is better, ties half."""
+
+
+@dataclass(frozen=True)
+class AtLength:
+    """The median gain at one length, or in the bin of lengths that ends there."""
+
+    variant: str
+    setting: str
+    length: int
+    new: bool
+    """Longer than trained."""
+    median: Interval
+
+
+@dataclass(frozen=True)
+class BestOf:
+    """The expected best of k draws over all or new lengths, as measured and as a gain over the baseline's."""
+
+    variant: str
+    setting: str
+    lengths: Lengths
+    k: tuple[int, ...]
+    value: tuple[Interval, ...]
+    """In the task's own direction: of a TVD the lower is the better."""
+    gain: tuple[Interval, ...]
+    """Empty for the baseline."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """How many models are behind a variant in a setting, and how many of them diverged."""
+
+    variant: str
+    setting: str
+    models: int
+    diverged: int
+    median: float
+    best: float
+    """The best tenth; both of mean values on new lengths, or over all where there are none."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` found; it shows itself in a notebook."""
+
+    baseline: str
+    variants: tuple[str, ...]
+    """Without the baseline."""
+    settings: tuple[str, ...]
+    metric: Metric
+    unit: str
+    """Of lengths."""
+    weights: str
+    margin: float
+    effects: tuple[Effect, ...]
+    """By variant, setting and lengths, `EVERY` setting last where there are several."""
+    at_lengths: tuple[AtLength, ...]
+    best_of: tuple[BestOf, ...]
+    models: tuple[Models, ...]
+    correlation: Correlation
+    importance: tuple[Importance, ...]
+
+    def headlines(self) -> list[Effect]:
+        """One effect a variant: at new lengths where there are any, over all settings."""
+        last = {(effect.variant, effect.lengths): effect for effect in self.effects}  # the mean of settings, if any
+        return [last.get((variant, "new")) or last[variant, "all"] for variant in self.variants]
+
+    def sentences(self) -> list[str]:
+        return [sentence(effect, self) for effect in self.headlines()]
+
+    def table(self) -> pl.DataFrame:
+        """The effects, one a row."""
+        import polars as pl
+
+        whole = {f"{name}_more": pl.Int64 for name in ("median", "best_tenth")}
+        return pl.DataFrame([_row(effect) for effect in self.effects], schema_overrides=whole)
+
+    def _repr_html_(self) -> str:
+        said = "".join(f"<li>{escape(line)}</li>" for line in self.sentences())
+        return f"<ul>{said}</ul>{self.table()._repr_html_()}"
+
+
+def compare(
+    run: Run,
+    variants: Sequence[str] = (),
+    other: Run | None = None,
+    baseline: str | None = None,
+    margin: float = MARGIN,
+    weights: str = "train",
+) -> Comparison:
+    """Variants of a run, and of another one over the same draws, against a baseline: by default all against the one
+    that the spec names, or else the first."""
+    if not (margin > 0 and isfinite(margin)):
+        raise UserError(f"margin = {margin}: must be a number above 0, in the unit of the metric")
+    return compare_pairs(pair(run, variants, other, baseline, weights), margin)
+
+
+def compare_pairs(paired: Paired, margin: float = MARGIN) -> Comparison:
+    correlation = correlation_within_groups(paired.scores, paired.metric.worst)
+    worth, worst = correlation.worth(GROUP), paired.sign * paired.metric.worst
+    effects: list[Effect] = []
+    curves: list[BestOf] = []
+    for lengths, rows in paired.means().items():
+        cells = by_draw(rows, ["setting", "variant"], "gain", worst, worth)
+        effects += _effects(cells, paired, lengths, margin)
+        curves += _curves(cells, paired, lengths, worst)
+    order = {key: i for i, key in enumerate((v, s) for v in paired.variants for s in (*paired.settings, EVERY))}
+    return Comparison(
+        paired.baseline,
+        paired.variants,
+        paired.settings,
+        paired.metric,
+        paired.unit,
+        paired.weights,
+        margin,
+        tuple(sorted(effects, key=lambda effect: order[effect.variant, effect.setting])),
+        tuple(_at_lengths(paired, worst, worth)),
+        tuple(curves),
+        tuple(Models(*row) for row in paired.models()),
+        correlation,
+        tuple(importances(paired, worth)),
+    )
+
+
+def _effects(cells: Cells, paired: Paired, lengths: Lengths, margin: float) -> list[Effect]:
+    """Holm's correction is over what is shown together: all settings and variants, and apart from them the means."""
+    settings = [setting for setting in paired.settings if (setting, paired.baseline) in cells]
+    families = [[(variant, [setting]) for variant in paired.variants for setting in settings]]
+    if len(settings) > 1:
+        families.append([(variant, settings) for variant in paired.variants])
+    effects = []
+    for family in families:
+        members = [(variant, of, _samples(cells, variant, paired.baseline, of)) for variant, of in family]
+        fewest = [min(len(a.values_N) for a, _ in samples.values()) for *_, samples in members]
+        medians = judged([_median(samples) for *_, samples in members], fewest, margin)
+        bests = judged([_best(samples) for *_, samples in members], fewest, margin)
+        effects += [
+            Effect(
+                variant,
+                of[0] if len(of) == 1 else EVERY,
+                lengths,
+                sum(len(a.values_N) for a, _ in samples.values()),
+                median,
+                best,
+                share_interval([a - b for a, b in samples.values()]),
+            )
+            for (variant, of, samples), median, best in zip(members, medians, bests, strict=True)
+        ]
+    return effects
+
+
+Samples = dict[str, tuple[Sample, Sample]]
+"""Setting -> the values of a variant and of the baseline."""
+
+
+def _samples(cells: Cells, variant: str, baseline: str, settings: Sequence[str]) -> Samples:
+    return {setting: (cells[setting, variant], cells[setting, baseline]) for setting in settings}
+
+
+def _median(samples: Samples) -> Interval:
+    gains = {setting: a - b for setting, (a, b) in samples.items()}
+    if len(gains) == 1:
+        return quantile_interval(next(iter(gains.values())), MEDIAN, 0.0)
+    return sum_interval([(1 / len(gains), setting, gain) for setting, gain in gains.items()], MEDIAN, 0.0)
+
+
+def _best(samples: Samples) -> Interval:
+    share = 1 / len(samples)
+    signed = [term for s, (a, b) in samples.items() for term in ((share, s, a), (-share, s, b))]
+    return sum_interval(signed, 1 - BEST, 0.0)
+
+
+def _curves(cells: Cells, paired: Paired, lengths: Lengths, worst: float) -> list[BestOf]:
+    found = []
+    for (setting, variant), sample in cells.items():
+        k_K = budgets(len(sample.values_N))
+        value_K = [_turned(interval, paired.sign) for interval in best_of(sample, worst, k_K)]
+        base = None if variant == paired.baseline else cells[setting, paired.baseline]
+        gain_K = best_of(sample, worst, k_K, base) if base else []
+        found.append(BestOf(variant, setting, lengths, tuple(k_K), tuple(value_K), tuple(gain_K)))
+    return found
+
+
+def _turned(interval: Interval, sign: int) -> Interval:
+    low, high = sorted((sign * interval.low, sign * interval.high))
+    return Interval(sign * interval.estimate, low, high, interval.p)
+
+
+def _at_lengths(paired: Paired, worst: float, worth: float) -> list[AtLength]:
+    cells = by_draw(paired.rows, ["setting", "variant", "length", "new"], "gain", worst, worth)
+    return [
+        AtLength(variant, setting, length, new, quantile_interval(sample - base, MEDIAN, 0.0))
+        for (setting, variant, length, new), sample in sorted(cells.items(), key=lambda cell: cell[0])
+        if variant != paired.baseline
+        for base in (cells[setting, paired.baseline, length, new],)
+    ]
+
+
+def _row(effect: Effect) -> dict[str, object]:
+    row: dict[str, object] = {
+        "variant": effect.variant,
+        "setting": effect.setting,
+        "lengths": effect.lengths,
+        "pairs": effect.pairs,
+    }
+    for name, gain in (("median", effect.median), ("best_tenth", effect.best)):
+        row |= {f"{name}_gain": gain.interval.estimate, f"{name}_low": gain.interval.low}
+        row |= {f"{name}_high": gain.interval.high, f"{name}_p": gain.p, f"{name}_verdict": gain.verdict}
+        row |= {f"{name}_more": gain.more}
+    return row | {"wins": effect.wins.estimate, "wins_low": effect.wins.low, "wins_high": effect.wins.high}
+
+
+def sentence(effect: Effect, of: Comparison) -> str:
+    """`peri helps against pre on new lengths: median gain 0.21 TVD (0.18 to 0.25), wins 0.93 of 96 pairs; best tenth:
+    helps, 0.11 (0.08 to 0.14)`"""
+    where = {"new": "on new lengths", "all": "over all lengths"}[effect.lengths]
+    where += ", mean of settings" if effect.setting == EVERY else ""
+    median, best = (gain.said(of.margin) for gain in (effect.median, effect.best))
+    return (
+        f"{effect.variant} against {of.baseline} {where}: median {median} {of.metric.label}; "
+        f"best tenth {best}; wins {effect.wins.estimate:.0%} of {effect.pairs} pairs"
+    )

@@ -1,0 +1,82 @@
+"""What a gain and its interval say: helps, hurts, no difference within a margin, or undecided, and until when.
+
+From the 95% interval of a gain, and a margin below which nobody would care:
+
+    no difference    the whole interval is within the margin, even if it leaves out zero
+    helps, hurts     zero is left out, after Holm's correction for all that is compared together
+    undecided        neither; `more` models a setting would decide it in four cases of five, if the gain is as it seems
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, inf, isfinite
+from typing import Literal
+
+from resharpen.analysis.statistics import TAIL, Interval, holm
+from resharpen.streams import GROUP
+
+MARGIN = 0.02
+"""In the unit of the metric: of a TVD, an accuracy or an AUC a fiftieth of the way from the worst to perfect."""
+POWER = 0.8
+Verdict = Literal["helps", "hurts", "no difference", "undecided"]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A gain and what follows from it."""
+
+    interval: Interval
+    p: float
+    """Of zero, after Holm's correction."""
+    verdict: Verdict
+    more: int | None
+    """About how many more models a setting would decide what is undecided; None where it is decided, or where there
+    are too few to tell."""
+
+    def said(self, margin: float) -> str:
+        """In words, with the interval."""
+        numbers = f"{self.interval.estimate:+.3f} ({self.interval.low:+.3f} to {self.interval.high:+.3f})"
+        if self.verdict == "undecided":
+            more = f"about {self.more:,} more models" if self.more else "too few models to tell"
+            return f"undecided ({more}), {numbers}"
+        return f"{self.verdict}{f' within {margin:g}' if self.verdict == 'no difference' else ''}, {numbers}"
+
+
+def judged(intervals: Sequence[Interval], models: Sequence[int], margin: float) -> list[Gain]:
+    """Verdicts on what is compared together, each over so many models a setting."""
+    gains = []
+    for interval, p, n in zip(intervals, holm([interval.p for interval in intervals]), models, strict=True):
+        verdict = judge(interval, p, margin)
+        more = more_models(interval, margin, n, len(intervals)) if verdict == "undecided" else None
+        gains.append(Gain(interval, p, verdict, more))
+    return gains
+
+
+def judge(interval: Interval, p: float, margin: float) -> Verdict:
+    if -margin < interval.low and interval.high < margin:
+        return "no difference"
+    if p >= 2 * TAIL:
+        return "undecided"
+    return "helps" if interval.estimate > 0 else "hurts"
+
+
+def more_models(interval: Interval, margin: float, models: int, tests: int) -> int | None:
+    """How many more models a setting needs, to the next group of sixteen, if the gain g is what it seems.
+
+    An interval of half-width h now has h sqrt(models / n) with n. To leave out zero with a probability of 0.8 it takes
+    n = models (h/z)^2 ((z' + 0.84) / |g|)^2, z = 1.96 and z' its like at the level 0.05 / tests; to lie within the
+    margin, where |g| is below it, the same with z for z' and margin - |g| for |g|. The smaller of the two counts.
+    """
+    from scipy.special import ndtri
+
+    reach = (interval.high - interval.low) / 2
+    if not isfinite(reach):
+        return None
+    z, strict, power = -ndtri(TAIL), -ndtri(TAIL / tests), ndtri(POWER)
+    size = abs(interval.estimate)
+    differ = ((strict + power) / size) ** 2 if size else inf
+    same = ((z + power) / (margin - size)) ** 2 if size < margin else inf
+    needed = models * (reach / z) ** 2 * min(differ, same)
+    return max(1, ceil((needed - models) / GROUP)) * GROUP

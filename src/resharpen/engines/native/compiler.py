@@ -1,0 +1,86 @@
+"""The C++ compiler of this machine: g++, clang++, or the one that `pip install resharpen[compiler]` brings."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+
+from resharpen.errors import Failed
+
+USUAL = ("g++", "clang++", "c++")
+FLAGS = (
+    *("-std=c++17", "-O2", "-fPIC", "-shared", "-w"),
+    # No -ffast-math: NaN and infinity are how a diverged model is found.
+    *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
+)
+GCC_FLAGS = ("-fno-tree-loop-distribute-patterns",)
+"""A copy of a few vectors is to stay in registers, not to become a call of memcpy."""
+SECONDS = 600
+"""A compiler that has not answered by then never will; the first build of zig takes a minute."""
+
+
+class NoCompiler(Failed):
+    """There is no C++ compiler on this machine."""
+
+
+class BuildError(Failed):
+    """The compiler refused a kernel, or it cannot be kept."""
+
+
+@dataclass(frozen=True)
+class Compiler:
+    command: tuple[str, ...]
+    version: str
+    """What it says of itself."""
+
+    def flags(self, march: str) -> tuple[str, ...]:
+        """Those that it knows; `march` is the name of an instruction set, or native for this machine's own."""
+        known = FLAGS if "clang" in self.version else (*FLAGS, *GCC_FLAGS)
+        arm = platform.machine() in ("arm64", "aarch64")
+        return *known, f"-mcpu={march}" if arm and march == "native" else f"-march={march}"
+
+    def __str__(self) -> str:
+        return self.version.partition("\n")[0] or shlex.join(self.command)
+
+
+def find_compiler() -> Compiler:
+    """The one in the environment's CXX; or the first of the usual ones; or zig's, from pip."""
+    asked = os.environ.get("CXX")
+    for name in (asked,) if asked else USUAL:
+        words = shlex.split(name)
+        if words and (found := shutil.which(words[0])):
+            return _known((found, *words[1:]))
+    if not asked and importlib.util.find_spec("ziglang"):
+        return _known((sys.executable, "-m", "ziglang", "c++"))
+    looked_for = f"CXX = {asked}" if asked else ", ".join(USUAL)
+    raise NoCompiler(
+        f"no C++ compiler found (looked for {looked_for}); install g++ or clang, or pip install 'resharpen[compiler]'"
+    )
+
+
+@cache
+def _known(command: tuple[str, ...]) -> Compiler:
+    return Compiler(command, call((*command, "--version")).stdout)
+
+
+def call(command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """Run a compiler; one that does not start or never ends is a `BuildError`."""
+    try:
+        return subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=SECONDS,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"the compiler {shlex.join(command[:1])} does not run: {error}") from error

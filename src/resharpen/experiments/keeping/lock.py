@@ -1,0 +1,85 @@
+"""Locks between processes: the run's own, while it is created or extended, and a lease on each shard that is trained.
+
+The system gives a lock back when its holder ends, however it ends, so a killed process never leaves one behind. A file
+is opened without following links and without changing what it holds. On a network the file system has to support locks
+(NFS 4, Lustre mounted with `flock`, GPFS, BeeGFS with user locks); see docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from resharpen.errors import Failed, UserError
+
+PATIENCE = 60.0
+"""Seconds to wait for somebody who is creating or extending a run, which takes well under one."""
+
+
+@contextlib.contextmanager
+def waiting(path: Path) -> Iterator[None]:
+    """Hold the lock, waiting for whoever has it."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with if_free(path) as held:
+            if held:
+                yield
+                return
+        if time.monotonic() > deadline:
+            raise Failed(f"another process has held {path} for more than {PATIENCE:.0f} seconds")
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def if_free(path: Path) -> Iterator[bool]:
+    """Hold the lock if nobody else does, and say so."""
+    descriptor = _open(path)
+    try:
+        yield _lock(descriptor)
+    finally:
+        os.close(descriptor)  # gives the lock back, too
+
+
+def is_held(path: Path) -> bool:
+    """Whether somebody has the lock; asking makes no file."""
+    if not path.exists():
+        return False
+    with if_free(path) as free:
+        return not free
+
+
+def _open(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        what = "is a symbolic link" if path.is_symlink() else error.strerror
+        raise UserError(f"cannot lock {path}: {what}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UserError(f"cannot lock {path}: it is not a file")
+    return descriptor
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        import fcntl
+    except ImportError:
+        import msvcrt
+
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # pyright: ignore[reportAttributeAccessIssue]
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise Failed(f"this file system has no locks ({error.strerror}): see docs/reliability.md") from error
+    return True

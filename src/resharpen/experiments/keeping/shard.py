@@ -1,0 +1,193 @@
+"""The files of one shard: written by whoever holds its lease, read by anybody, never through links.
+
+Every file says whose it is: the shard's name and its identity, the hash of all that can change its results. What says
+something else, or has another hash than its manifest says, is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from resharpen.errors import UserError
+from resharpen.experiments.keeping import files, lock
+
+if TYPE_CHECKING:
+    import polars as pl
+
+TABLES = ("models", "curves", "lengths")
+WEIGHTS = "weights.safetensors"
+RESULTS = (*(f"{name}.parquet" for name in TABLES), WEIGHTS)
+STATE, MANIFEST, LEASE = "state.safetensors", "manifest.json", ".lease"
+FORMAT = 3
+"""1 had placements where there are variants now; 2 did not say in every file whose it is."""
+
+
+class Damaged(UserError):
+    """A file of a finished shard that is missing or not what was written."""
+
+
+@dataclass(frozen=True)
+class ShardFiles:
+    """The files of the shard of that name in a run directory."""
+
+    run: Path
+    name: str
+    identity: str
+
+    @property
+    def directory(self) -> Path:
+        return self.run / "shards" / self.name
+
+    @property
+    def state(self) -> Path:
+        return self.directory / STATE
+
+    @property
+    def facts(self) -> dict[str, str]:
+        return {"shard": self.name, "identity": self.identity}
+
+    @contextlib.contextmanager
+    def lease(self) -> Iterator[bool]:
+        """Hold the right to write here, if nobody else does; it ends with the process. What writers that were killed
+        left behind is removed."""
+        self._refuse_links()
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot write to {self.directory}: {error.strerror}") from error
+        with lock.if_free(self.directory / LEASE) as held:
+            if held:
+                files.remove_temporary(self.directory)
+            yield held
+
+    def is_leased(self) -> bool:
+        return lock.is_held(self.directory / LEASE)
+
+    def save(self, arrays: Mapping[str, NDArray]) -> None:
+        files.write_arrays(self.state, arrays, self.facts)
+
+    def saved(self) -> dict[str, NDArray] | None:
+        """The state, if there is one; `TornFile` if it is damaged or another shard's."""
+        return files.read_arrays(self.state, self.facts) if self.state.exists() else None
+
+    def finish(
+        self, tables: Mapping[str, pl.DataFrame], weights: Mapping[str, NDArray], facts: Mapping[str, Any]
+    ) -> None:
+        """Write the results, then the manifest that makes them count, then drop state and lease."""
+        for name, table in tables.items():
+            data = io.BytesIO()
+            table.write_parquet(data)
+            files.write_bytes(self.directory / f"{name}.parquet", data.getvalue())
+        files.write_arrays(self.directory / WEIGHTS, weights, self.facts)
+        written = {name: (self.directory / name).read_bytes() for name in RESULTS}
+        hashes = {name: files.sha256(data) for name, data in written.items()}
+        sizes = {name: len(data) for name, data in written.items()}
+        manifest = {"format": FORMAT, **self.facts, **facts, "bytes": sizes, "sha256": hashes}
+        files.write_json(self.directory / MANIFEST, manifest)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Drop what a finished shard no longer needs. A lease that somebody opened just now finds a finished shard."""
+        for name in (STATE, LEASE):
+            with contextlib.suppress(OSError):  # an open file stays on Windows
+                (self.directory / name).unlink(missing_ok=True)
+
+    def is_done(self, thorough: bool = False) -> bool:
+        """Whether the shard is finished; `Damaged` if it says so but a file is not there in its length, or, looked at
+        thoroughly, has another hash."""
+        manifest = self._manifest()
+        if manifest is None:
+            return False
+        for name in RESULTS:
+            if thorough:
+                self.read(name)
+                continue
+            try:
+                size = (self.directory / name).stat().st_size
+            except OSError as error:
+                raise self.damaged(name, _reason(error)) from None
+            if size != manifest["bytes"][name]:
+                raise self.damaged(name, "is damaged (its length is not that of the manifest)")
+        return True
+
+    def read(self, name: str) -> bytes:
+        """One of the results, as the manifest has it."""
+        manifest = self._manifest()
+        try:
+            data = (self.directory / name).read_bytes()
+        except OSError as error:
+            raise self.damaged(name, _reason(error)) from None
+        if manifest is None or files.sha256(data) != manifest["sha256"][name]:
+            raise self.damaged(name, "is damaged (its hash is not that of the manifest)")
+        return data
+
+    def told(self, name: str) -> Any:
+        """What a finished shard says of how it was made: `engine`, `built`, `seconds`."""
+        return (self._manifest() or {}).get(name)
+
+    def discard(self) -> None:
+        """Forget the results of this shard, so that it is run again; files that are not ours stay."""
+        self._refuse_links()
+        for name in (MANIFEST, STATE, *RESULTS):
+            path = self.directory / name
+            if path.is_dir() and not path.is_symlink():
+                raise UserError(f"{path} is a directory where a file should be: remove it")
+            path.unlink(missing_ok=True)
+
+    def damaged(self, name: str, what: str) -> Damaged:
+        return Damaged(
+            f"{self.directory / name} {what}: run the same command again to redo this shard and only this one"
+        )
+
+    def _manifest(self) -> dict[str, Any] | None:
+        """The manifest, checked; None if there is none."""
+        path = self.directory / MANIFEST
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self.damaged(MANIFEST, _reason(error)) from None
+        try:
+            manifest = _read_manifest(path, status.st_ino, status.st_size, status.st_mtime_ns)
+        except (OSError, ValueError, RecursionError):
+            raise self.damaged(MANIFEST, "is not a manifest") from None
+        for name, value in {"format": FORMAT, **self.facts}.items():
+            if manifest.get(name) != value:
+                raise self.damaged(MANIFEST, f"is not this shard's ({name} is {manifest.get(name)!r}, not {value!r})")
+        return manifest
+
+    def _refuse_links(self) -> None:
+        parts = self.directory.relative_to(self.run).parts
+        for i in range(len(parts)):
+            path = self.run.joinpath(*parts[: i + 1])
+            if path.is_symlink():
+                raise UserError(f"{path} is a symbolic link: a run is not written through links")
+
+
+@lru_cache(maxsize=2**17)
+def _read_manifest(path: Path, inode: int, size: int, modified: int) -> dict[str, Any]:
+    """One command asks for the manifests many times: an unchanged one is read once. ValueError if it is not one."""
+    manifest = json.loads(path.read_bytes())
+    if not isinstance(manifest, dict):
+        raise ValueError("not a table")
+    for key, kind in (("sha256", str), ("bytes", int)):
+        values = manifest.get(key)
+        if not isinstance(values, dict) or set(values) != set(RESULTS):
+            raise ValueError(f"{key} is not that of a manifest")
+        if not all(isinstance(value, kind) for value in values.values()):
+            raise ValueError(f"{key} is not that of a manifest")
+    return manifest
+
+
+def _reason(error: OSError) -> str:
+    return "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"

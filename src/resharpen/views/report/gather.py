@@ -1,0 +1,167 @@
+"""Everything that the page shows of the models of a run, as arrays with the models in order.
+
+Models stand by setting, variant and draw, so that the models of a violin are a slice: a `cell`.
+
+Shapes: M models, H hyperparameters, K metrics, W kinds of weights, L lengths, C checkpoints, V cells.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen.analysis.scores import scores, task_of
+from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.running.training import WEIGHTS
+from resharpen.views.violins import POINTS, half_violin
+
+if TYPE_CHECKING:
+    import polars as pl
+
+CURVE_POINTS = 640_000
+"""Checkpoints of all models together from which some are left out: their curves are most of what the file holds."""
+FINEST = 255
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """The tables of a run, with the place of every model."""
+
+    run: Run
+
+    @cached_property
+    def models(self) -> pl.DataFrame:
+        import polars as pl
+
+        places = {
+            "setting": [s.name for s in self.run.experiment.settings],
+            "variant": list(self.run.experiment.variants),
+        }
+        ranks = [
+            pl.col(name).replace_strict(names, range(len(names)), return_dtype=pl.Int32)
+            for name, names in places.items()
+        ]
+        return self.run.table("models").sort(*ranks, "draw").with_row_index("at")
+
+    @cached_property
+    def lengths(self) -> pl.DataFrame:
+        return self._placed(self.run.table("lengths").filter(selection="best"))
+
+    @cached_property
+    def cells(self) -> list[dict[str, Any]]:
+        """What is in a violin: one setting and variant."""
+        settings = [setting.name for setting in self.run.experiment.settings]
+        variants = list(self.run.experiment.variants)
+        return [
+            {
+                "setting": settings.index(str(setting)),
+                "variant": variants.index(str(variant)),
+                "start": int(rows["at"][0]),
+                "count": len(rows),
+                "diverged": int(rows["diverged_at"].is_not_null().sum()),
+            }
+            for (setting, variant), rows in self.models.group_by("setting", "variant", maintain_order=True)
+        ]
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        return [name for name in task_of(self.run).metrics if name in set(self.lengths["metric"])]
+
+    @cached_property
+    def lengths_of(self) -> dict[str, list[int]]:
+        """Of every setting, those that anything was measured at."""
+        by_setting = self.lengths.drop_nulls("value").group_by("setting").agg("length")
+        found = {setting: sorted(set(lengths)) for setting, lengths in by_setting.iter_rows()}
+        return {setting.name: found.get(setting.name, []) for setting in self.run.experiment.settings}
+
+    @cached_property
+    def hyperparameters(self) -> dict[str, Any]:
+        """Name -> row of the search, over all variants."""
+        experiment = self.run.experiment
+        return {name: row for variant in experiment.variants.values() for name, row in experiment.rows(variant).items()}
+
+    def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return rows.join(self.models.select("model", "at", "setting"), on="model", maintain_order="left")
+
+    def arrays(self) -> dict[str, NDArray]:
+        """`draw`, `diverged`, `kept` [W, M], `hyper` [H, M]; `mean`, `new` [K, W, M], `value` [K, W, M, L]; the violins
+        (see `_violins`); `score` [W, M, C], `loss` [M, C]."""
+        import polars as pl
+
+        steps = [self.models[f"{which}_best_step"].fill_null(-1).to_numpy() for which in WEIGHTS]
+        hyper = [self.models[name].cast(pl.Float32).fill_null(np.nan).to_numpy() for name in self.hyperparameters]
+        values = self._values()
+        return {
+            "draw": self.models["draw"].to_numpy().astype(np.int32),
+            "diverged": self.models["diverged_at"].fill_null(-1).to_numpy().astype(np.int32),
+            "kept": np.stack(steps).astype(np.int32),
+            "hyper": np.stack(hyper).astype(np.float32),
+            **{name: array.astype(np.float32) for name, array in values.items()},
+            **self._violins(values["mean"], values["value"]),
+            **self._curves(),
+        }
+
+    def _values(self) -> dict[str, NDArray[np.float64]]:
+        shape = len(self.metrics), len(WEIGHTS), len(self.models)
+        mean, new = np.full(shape, np.nan), np.full(shape, np.nan)
+        value = np.full((*shape, max(map(len, self.lengths_of.values()))), np.nan)
+        column = {(s, x): i for s, lengths in self.lengths_of.items() for i, x in enumerate(lengths)}
+        for k, metric in enumerate(self.metrics):
+            placed = scores(self.run, metric=metric).join(self.models.select("model", "at"), on="model")
+            for w, weights in enumerate(WEIGHTS):
+                rows = placed.filter(weights=weights)
+                mean[k, w, rows["at"]], new[k, w, rows["at"]] = (_numbers(rows[c]) for c in ("score", "score_new"))
+                rows = self.lengths.filter(metric=metric, weights=weights).drop_nulls("value")
+                columns = [column[key] for key in rows.select("setting", "length").iter_rows()]
+                value[k, w, rows["at"], columns] = rows["value"]
+        return {"mean": mean, "new": new, "value": value}
+
+    def _violins(self, mean_KxWxM: NDArray, value_KxWxMxL: NDArray) -> dict[str, NDArray]:
+        """Of every violin, over all lengths and then at each: `violin` [K, V, W, 1+L, points] its width, 255 at most,
+        and `ends` [K, V, W, 1+L, 4] where it begins and ends, median and best quantile."""
+        every = np.concatenate([mean_KxWxM[..., None], value_KxWxMxL], axis=-1)
+        shape = len(self.metrics), len(self.cells), len(WEIGHTS), every.shape[-1]
+        width, ends = np.zeros((*shape, POINTS), np.uint8), np.full((*shape, 4), np.nan, np.float32)
+        metrics = task_of(self.run).metrics
+        for k, v, w, x in np.ndindex(shape):
+            cell = self.cells[v]
+            values = every[k, w, cell["start"] : cell["start"] + cell["count"], x]
+            values = values[~np.isnan(values)]
+            if len(values):
+                half = half_violin(values, metrics[self.metrics[k]].best_quantile)
+                density = half.stats["vals"]
+                width[k, v, w, x] = np.rint(FINEST * density / density.max())
+                ends[k, v, w, x] = half.stats["min"], half.stats["max"], half.median, half.best
+        return {"violin": width, "ends": ends}
+
+    @cached_property
+    def checkpoints(self) -> list[int]:
+        """The steps whose curves are shown, the last one always: all of them unless there are too many models."""
+        steps = np.array(self.run.experiment.checkpoint_steps())
+        most = max(2, CURVE_POINTS // max(1, len(self.models)))
+        every = -(-len(steps) // most)
+        return [int(step) for step in steps[::-1][::every][::-1]]
+
+    def _curves(self) -> dict[str, NDArray]:
+        import polars as pl
+
+        rows = self._placed(self.run.table("curves").filter(pl.col("step").is_in(self.checkpoints)))
+        shape = len(self.models), len(self.checkpoints)
+        score, loss = np.full((len(WEIGHTS), *shape), np.nan), np.full(shape, np.nan)
+        for w, weights in enumerate(WEIGHTS):
+            of = rows.filter(weights=weights)
+            at = of["at"].to_numpy(), np.searchsorted(self.checkpoints, of["step"].to_numpy())
+            score[w][at] = _numbers(of["score"])
+            loss[at] = _numbers(of["loss"])
+        largest = np.finfo(np.float16).max
+        return {
+            name: np.clip(x, -largest, largest).astype(np.float16) for name, x in (("score", score), ("loss", loss))
+        }
+
+
+def _numbers(column: pl.Series) -> NDArray[np.float64]:
+    return column.fill_null(np.nan).to_numpy()

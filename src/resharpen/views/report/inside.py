@@ -1,0 +1,78 @@
+"""B, D and attention of minimal transformers, a byte an entry: of all models where there is room, else of some."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen.analysis.circuits import circuit
+from resharpen.analysis.inspection import Opened, opened
+from resharpen.tasks import SetComplement
+from resharpen.views.report.gather import Gathered
+
+ROOM = 1_500_000
+"""Bytes for all matrices of a run: 6,000 models of v = 9."""
+FINEST = 127
+
+
+@dataclass(frozen=True, eq=False)
+class Inside:
+    groups: list[dict[str, Any]]
+    """By number of tokens v: which models."""
+    arrays: dict[str, NDArray]
+    """`inside-V` [I, 3, V, V], B, D and rows of attention; `scale-V` [I, 3] what 127 stands for."""
+    said: str
+    """Of which models they are."""
+
+
+def inside(gathered: Gathered, score_M: NDArray) -> Inside:
+    """Of minimal transformers on Set Complement, at the best checkpoint of the training weights."""
+    run = gathered.run
+    settings = [setting for setting in run.experiment.settings if isinstance(setting.task, SetComplement)]
+    cells = list(opened(run, settings))
+    place = dict(gathered.models.select("model", "at").iter_rows())
+    share = min(1.0, ROOM / max(1, sum(3 * _tokens(of) ** 2 * len(of.models) for of in cells)))
+    by_v: dict[int, list[tuple[NDArray, NDArray]]] = {}
+    for of in cells:
+        at = np.array([place[model] for model in of.models["model"]])
+        rows = _chosen(score_M[at], int(len(at) * share))
+        by_v.setdefault(_tokens(of), []).append((at[rows], _matrices(of, rows)))
+    groups, arrays = [], {}
+    for v, pieces in by_v.items():
+        matrix = np.concatenate([piece for _, piece in pieces])
+        scale = np.abs(matrix).max(axis=(2, 3), initial=0)
+        groups.append({"v": v, "models": np.concatenate([at for at, _ in pieces]).tolist()})
+        arrays[f"inside-{v}"] = np.rint(FINEST * matrix / np.where(scale > 0, scale, 1)[..., None, None]).astype(
+            np.int8
+        )
+        arrays[f"scale-{v}"] = scale.astype(np.float32)
+    return Inside(groups, arrays, _said(sum(len(of.models) for of in cells), share))
+
+
+def _said(models: int, share: float) -> str:
+    if not models:
+        return ""
+    if share == 1:
+        return "B, D and attention are there for all models that have weights."
+    return f"B, D and attention are there for {share:.0%} of the models: the best of each violin, and an even sample."
+
+
+def _tokens(of: Opened) -> int:
+    return of.theta["E"].shape[1]
+
+
+def _chosen(score_M: NDArray, many: int) -> NDArray[np.int64]:
+    """The best half of so many, and the others spread evenly over those that are left; none that diverged."""
+    ranked = np.argsort(score_M, kind="stable")[: np.isfinite(score_M).sum()]
+    many = min(max(1, many), len(ranked))
+    best = -(-many // 2)
+    spread = np.linspace(best, len(ranked) - 1, many - best).round().astype(int)
+    return np.sort(ranked[np.r_[np.arange(best), spread]])
+
+
+def _matrices(of: Opened, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    opened_up = circuit({name: w[rows] for name, w in of.theta.items()}, of.parts, of.epsilon_M[rows])
+    return np.stack([*opened_up.matrices(), opened_up.shares()], axis=1)

@@ -1,0 +1,76 @@
+// What is looked at, and what has to be drawn again when that changes; and the small things that all panels use.
+
+const state = {
+  run: null, metric: 0, by: "length", length: null, setting: 0, variants: [], weights: [true, true],
+  pinned: null, brushes: {}, boxed: null, theme: "light",
+};
+const panels = [];  // {needs: names of what it shows, draw}
+const $ = (id) => document.getElementById(id);
+
+function change(patch) {
+  Object.assign(state, patch);
+  const changed = Object.keys(patch);
+  for (const { needs, draw } of panels) if (needs.some((name) => changed.includes(name))) draw(changed);
+}
+
+// Everything reaches the page as text or property, never as markup.
+function el(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name in element && name !== "list") element[name] = value;
+    else element.setAttribute(name, value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null));
+  return element;
+}
+
+// plotly reads a little markup in texts: names are no markup.
+const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+const number = (x, digits = 4) => x === null || Number.isNaN(x) ? "none" : x !== 0 && Math.abs(x) < 0.001
+  ? x.toExponential(1).replace("-0", "-") : Math.abs(x) >= 1e5 ? x.toExponential(1) : String(+x.toPrecision(digits));
+const many = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
+const words = (name) => name.replaceAll("_", " ");
+const WEIGHTS = ["training weights", "BEMA"];
+const FADED = 0.08;
+
+function axis(more = {}) {
+  return {
+    gridcolor: css("grid"), zeroline: false, linecolor: css("line"), tickcolor: css("line"), automargin: true,
+    tickfont: { size: 11, color: css("soft") }, ...more, title: { text: more.title ?? "", font: { size: 12 }, standoff: 8 },
+  };
+}
+
+function layout(more = {}) {
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, hovermode: "closest",
+    font: { family: "system-ui, -apple-system, Segoe UI, Roboto, sans-serif", size: 12, color: css("ink") },
+    margin: { l: 8, r: 8, t: 12, b: 8 }, dragmode: false, ...more,
+  };
+}
+
+const CALM = { displayModeBar: false, responsive: true, showTips: false };
+
+function chart(parent, caption, traces, more, label) {
+  const plot = el("div", { className: "plot" });
+  parent.append(el("figure", { "aria-label": label ?? caption }, el("figcaption", {}, caption), plot));
+  // drawn when its neighbours are there too: they share the width
+  queueMicrotask(() => plot.isConnected && Plotly.newPlot(plot, traces, layout({ height: 240, ...more }), CALM));
+}
+
+// The models that the filters, brushes and boxes leave: null for all.
+function isShown(model) {
+  const cell = cellAt(state.run, model);
+  return state.variants[cell.variant] && (state.by === "train_length" || cell.setting === state.setting);
+}
+
+function selection() {
+  const ranges = Object.entries(state.brushes);
+  if (!ranges.length && !state.boxed) return null;
+  const run = state.run, columns = ranges.map(([name, range]) => [axisValues(run, name), ...range]);
+  const chosen = new Uint8Array(run.models);
+  for (let i = 0; i < run.models; i++) {
+    chosen[i] = isShown(i) && (!state.boxed || state.boxed.has(i)) && columns.every(([x, low, high]) => x[i] >= low && x[i] <= high);
+  }
+  return chosen;
+}

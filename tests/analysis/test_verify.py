@@ -1,0 +1,101 @@
+"""A run against a reference: what agrees passes, what was doctored is named."""
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+import resharpen as rs
+from resharpen.analysis.verify import verify
+from resharpen.cli import main
+from resharpen.experiments.keeping import files
+from resharpen.experiments.keeping.reference import find_reference, write_reference
+from resharpen.experiments.specs.variant import Variant
+
+
+@pytest.fixture
+def reference(tiny, tmp_path):
+    run = rs.run(tiny, tmp_path / "kept", workers=1)
+    return write_reference(run, rs.scores(run), tmp_path / "reference" / "tiny")
+
+
+def differing(checks):
+    return {check.what: check.differs for check in checks if check.differs}
+
+
+def doctored(reference, table, **columns):
+    """The reference with a table changed, and its hash made to fit."""
+    path = reference.directory / f"{table}.parquet"
+    pl.read_parquet(path).with_columns(**columns).write_parquet(path)
+    reference.header["sha256"][path.name] = files.sha256(path.read_bytes())
+    files.write_json(reference.directory / "reference.json", reference.header)
+
+
+def test_a_smaller_run_of_the_same_spec_agrees(tiny, reference, tmp_path, capsys):
+    smaller = replace(tiny, models=5, variants={"peri": Variant("peri")})
+    rs.run(smaller, tmp_path / "smaller", workers=1)
+    main(["verify", str(tmp_path / "smaller"), "--reference", str(reference.directory)])
+    out = capsys.readouterr().out
+    assert "differs" not in out
+    assert "10 " in out, "five models at each of two training lengths"
+
+
+def test_bits_are_compared_where_the_same_kernel_made_them(tiny, tmp_path):
+    native = replace(tiny, engine="native")
+    run = rs.run(native, tmp_path / "run", workers=1)
+    reference = write_reference(run, rs.scores(run), tmp_path / "reference")
+    checks = {check.what: check for check in verify(run, reference)}
+    exact = checks["values of models from the same kernel, bit for bit"]
+    assert exact.compared == run.table("lengths").height
+    assert not differing(checks.values())
+    last_bit = pl.when(pl.col("model") == "sct-v4-s2/peri/3").then(pl.col("value") * (1 + 2e-7)).otherwise("value")
+    doctored(reference, "lengths", value=last_bit.cast(pl.Float32))
+    (named,) = differing(verify(run, reference)).values()
+    assert named[0].startswith("sct-v4-s2/peri/3")
+
+
+def test_a_shift_and_another_spread_are_found(tiny, reference, tmp_path):
+    run = rs.run(tiny, tmp_path / "run", workers=1)
+    one = (pl.col("variant") == "peri") & (pl.col("setting") == "sct-v4-s2")
+    doctored(reference, "models", score_train=pl.when(one).then(pl.col("score_train") + 0.015).otherwise("score_train"))
+    assert set(differing(verify(run, reference))) == {"scores of common models, within rounding"}
+
+
+def test_other_draws_are_compared_as_distributions(tiny, reference, tmp_path):
+    run = rs.run(replace(tiny, seed=1, models=32), tmp_path / "run", workers=1)
+    assert not differing(verify(run, reference))
+    doctored(reference, "models", score_train=pl.col("score_train") + 0.3)
+    assert set(differing(verify(run, reference))) == {"distributions of scores of draws that the reference has not"}
+
+
+def test_hyperparameters_that_were_changed_are_named(tiny, reference, tmp_path):
+    run = rs.run(tiny, tmp_path / "run", workers=1)
+    changed = np.where(np.arange(64) == 7, 1 + 1e-9, 1.0)
+    doctored(reference, "models", weight_decay=pl.col("weight_decay") * pl.Series(changed))
+    (named,) = differing(verify(run, reference)).values()
+    assert named == ("weight_decay of sct-v4-s1/pre/7",)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"steps": 13}, "steps = 13, not 12"),
+        ({"variants": {"post": Variant("post")}}, "no setting and variant in common"),
+        ({"hyperparameters": {"weight_decay": rs.Row(0.1, 0.2)}}, "what is drawn for it differs"),
+    ],
+)
+def test_another_spec_is_refused(tiny, reference, tmp_path, capsys, change, said):
+    rs.run(replace(tiny, models=1, **change), tmp_path / "other", workers=1)
+    with pytest.raises(SystemExit, match="2"):
+        main(["verify", str(tmp_path / "other"), "--reference", str(reference.directory)])
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_damaged_or_missing_reference_is_one_line(tiny, reference):
+    with (reference.directory / "models.parquet").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(rs.UserError, match="damaged"):
+        reference.table("models")
+    with pytest.raises(rs.UserError, match="there is no reference for 'nothing'"):
+        find_reference("nothing")

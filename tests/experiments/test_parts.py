@@ -1,0 +1,181 @@
+"""Every part on every model: it trains, resumes bit for bit and reloads to its stored scores, or is refused with its
+reason and what fits instead."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers import assert_same, reported
+
+import resharpen as rs
+from resharpen.engines.base import part
+from resharpen.engines.torch_engine import TorchEngine
+from resharpen.experiments.specs.spec import Experiment, Setting
+from resharpen.experiments.specs.variant import CATALOGUES, DEFAULTS, PARTS
+from resharpen.models import Minimal, Retriever, Transformer
+from resharpen.optim import OPTIMISERS
+from resharpen.parts import PLACEMENTS
+from resharpen.tasks import Dyck, MaxRetrieval, SetComplement
+
+SETTINGS = {
+    "minimal": Setting(SetComplement(5), 3, Minimal(5, 4, 2, 3)),
+    "transformer": Setting(Dyck(2, 3, sequences=2, selection_sequences=2), 9, Transformer(6, 2, 8, 2, 8)),
+    "retriever": Setting(MaxRetrieval(longest=32, items=256, selection_items=128), 16, Retriever(12)),
+}
+TO_READ = "adaptive-temperature is to read trained models with"
+NO_POSITIONS = "a retriever reads a set: its items have no positions; nope fits"
+SETS_FIT = "softmax, log-n, ssmax, entmax, asentmax fit"
+REFUSED = {
+    "minimal": {
+        "nape": "nape gives positions to half of the heads: heads = 1 is odd; rope, nope, alibi fit",
+        "adaptive-temperature": TO_READ,
+    },
+    "transformer": {"adaptive-temperature": TO_READ},
+    "retriever": {
+        **{
+            name: f"a retriever has no placement '{name}'; none, pre, post, peri fit"
+            for name in PLACEMENTS
+            if name not in ("none", "pre", "post", "peri")
+        },
+        "rope": NO_POSITIONS,
+        "alibi": NO_POSITIONS,
+        "nape": NO_POSITIONS,
+        "stick-breaking": f"stick-breaking needs an order, and a retriever reads a set; {SETS_FIT}",
+        "gated": f"gated goes by what the query reads, and a retriever's query is one for all; {SETS_FIT}",
+        "adaptive-temperature": TO_READ,
+    },
+}
+ALL = {name: kind for kind in PARTS for name in CATALOGUES[kind]}
+FITTING = [(model, name) for model in SETTINGS for name in ALL if name not in REFUSED[model]]
+EACH = pytest.mark.parametrize(("model", "name"), FITTING, ids=["-".join(each) for each in FITTING])
+
+
+def written(name: str) -> str:
+    """The part in a variant where it has something to do: norms stand on both sides of attention."""
+    return name if ALL[name] == "placement" else f"peri+{name}"
+
+
+def spec(model: str, *names: str) -> Experiment:
+    sums = list(dict.fromkeys(written(name) for name in names))
+    return Experiment("x", (SETTINGS[model],), sums, models=2, steps=6, batch=8, checkpoints=2, engine="torch")
+
+
+def engine_of(model: str, name: str) -> TorchEngine:
+    made = spec(model, name)
+    (shard,) = made.shards()
+    return TorchEngine(made.problem(shard), made.ensemble(shard))
+
+
+def is_usual(model: str, name: str) -> bool:
+    return name in ("peri", *DEFAULTS.values(), type(SETTINGS[model].model).positions)
+
+
+def test_names_are_distinct():
+    names = [name for catalogue in CATALOGUES.values() for name in catalogue]
+    assert len(set(names)) == len(names) == len(ALL) + 3
+
+
+@EACH
+def test_it_trains_and_resumes_bit_for_bit(model, name):
+    whole, begun, resumed = (engine_of(model, name) for _ in range(3))
+    start = whole.dump()
+    whole.advance(5)
+    begun.advance(2)
+    resumed.load(begun.dump())
+    resumed.advance(3)
+    end = whole.dump()
+    assert_same(end, resumed.dump())
+    assert (end["diverged_at"] == -1).all()
+    learned = [key for key, x in part(start, "theta").items() if np.array_equal(end[f"theta.{key}"], x)]
+    assert learned == []  # nothing that the part brings is left out
+
+
+@EACH
+def test_it_is_paired_and_does_something(model, name):
+    """The draws and the initial weights of what it shares with `peri` are the same; where they lead to is not."""
+    usual, other = engine_of(model, "peri"), engine_of(model, name)
+    brought = OPTIMISERS[name].hyperparameters if ALL[name] == "optimiser" else {}
+    draws, found = usual.ensemble.hyperparameters, other.ensemble.hyperparameters
+    assert set(found) == set(draws) | set(brought)
+    assert all(np.array_equal(found[row], draws[row]) for row in draws if row not in brought)
+    a, b = (part(engine.dump(), "theta") for engine in (usual, other))
+    shared = [key for key in a if key in b]
+    assert "W_2" in shared or "U" in shared
+    assert all(np.array_equal(a[key], b[key]) for key in shared)
+    usual.advance(3)
+    other.advance(3)
+    a, b = (part(engine.dump(), "theta") for engine in (usual, other))
+    assert all(np.array_equal(a[key], b[key]) for key in shared) == is_usual(model, name)
+
+
+@pytest.fixture(scope="module", params=SETTINGS)
+def stored(request, tmp_path_factory):
+    """A run of all that fit a model."""
+    model = request.param
+    further = [name for of, name in FITTING if of == model and not is_usual(model, name)]
+    made = replace(spec(model, "peri", *further), models=1, steps=3, checkpoints=1)
+    return model, rs.run(made, tmp_path_factory.mktemp("parts") / model, workers=1)
+
+
+def test_they_reload_to_their_stored_scores(stored):
+    model, store = stored
+    assert len(store.experiment.variants) > 10
+    lengths = store.table("lengths")
+    for variant in store.experiment.variants:
+        for weights in ("train", "bema"):
+            found = rs.load_model(store, f"{SETTINGS[model].name}/{variant}/0", weights, "last")
+            rows = lengths.filter(model=found.id, weights=weights, selection="last")
+            values = reported(found, store.experiment.seed)
+            assert len(values) == rows.height > 0
+            for row in rows.iter_rows(named=True):
+                value = values[row["metric"], row["length"]]
+                assert np.isclose(value, row["value"], rtol=0, atol=1e-5, equal_nan=True), (variant, row)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "message"),
+    [(model, name, message) for model, refused in REFUSED.items() for name, message in refused.items()],
+)
+def test_or_it_is_refused_with_its_reason(model, name, message):
+    with pytest.raises(rs.UserError, match=re.escape(message)) as error:
+        spec(model, name)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "variant", "message"),
+    [
+        (Setting(SetComplement(5), 3), "olmo2", "sign of queries and keys of one number: d_k = 1; pre, post, peri, "),
+        (Setting(SetComplement(5), 3), "peri+rope", "d_k = 1 is odd; nope, alibi fit"),
+        (SETTINGS["transformer"], "peri+stick-breaking+alibi", "goes without positions; nope fits"),
+        (SETTINGS["retriever"], "none+stick-breaking+rope", NO_POSITIONS.split(";")[0]),
+        (replace(SETTINGS["transformer"], model=Transformer(6, 1, 3, 3, 4)), "gemma3+nope", "d / heads = 1; pre, "),
+        (replace(SETTINGS["transformer"], model=Transformer(6, 1, 6, 3, 4)), "nape", "heads = 3 is odd; rope, nope, "),
+    ],
+)
+def test_what_does_not_go_together(setting, variant, message):
+    with pytest.raises(rs.UserError, match=re.escape(message)):
+        Experiment("x", (setting,), [variant], models=1, steps=1)
+
+
+def test_an_attention_that_orders_has_no_positions_by_itself():
+    made = spec("transformer", "stick-breaking", "nope")
+    assert {name: variant.positions for name, variant in made.variants.items()} == {
+        "peri+stick-breaking": "nope",
+        "peri+nope": "nope",
+    }
+    same = replace(made, variants=["peri+stick-breaking+nope"])
+    assert list(same.variants) == ["peri+stick-breaking"]
+
+
+def test_a_model_is_not_read_with_what_has_to_be_learned(stored):
+    model, store = stored
+    for name, learned in (("ssmax", "s"), ("asentmax", "w_b, w_g"), ("gated", "W_g")):
+        with pytest.raises(rs.UserError, match=f"'{name}' learns {learned}: models have to be trained with it"):
+            rs.rescore(store, name)
+    if model == "retriever":
+        with pytest.raises(rs.UserError, match="needs an order"):
+            rs.rescore(store, "stick-breaking")

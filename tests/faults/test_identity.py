@@ -1,0 +1,251 @@
+"""Whose a file is, and whether it makes sense: swapped, foreign, re-hashed, out of range."""
+
+import io
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from resharpen.errors import UserError
+from resharpen.experiments.keeping import files
+from resharpen.experiments.keeping.shard import RESULTS, TABLES, Damaged
+from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.running.runner import plan_of, run
+from resharpen.experiments.specs.identity import identities
+from resharpen.experiments.specs.spec import Setting
+from resharpen.experiments.specs.toml import search_data
+from resharpen.models import Minimal
+from resharpen.optim.hyperparameters import narrowed
+from resharpen.tasks import SetComplement
+
+
+def assert_same_tables(a: Run, b: Run):
+    for name in TABLES:
+        assert_frame_equal(a.table(name), b.table(name), check_exact=True)
+
+
+def identity(spec, shard=0):
+    return identities(spec, search_data(spec))(spec.shards()[shard])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 13},
+        {"batch": 9},
+        {"checkpoints": 4},
+        {"seed": 1},
+        {"engine": "native"},
+        {"variants": ["peri", "pre"]},
+        {"settings": (Setting(SetComplement(4), 1, Minimal(4, 3, 2, 3)),)},
+        {"hyperparameters": {"weight_decay": narrowed("weight_decay", 0.1)}},
+    ],
+)
+def test_an_identity_says_all_that_changes_a_result(spec, change):
+    assert identity(replace(spec, **change)) != identity(spec)
+
+
+def test_an_identity_says_nothing_else(spec):
+    assert identity(replace(spec, models=400, name="other", variants=["pre"])) == identity(replace(spec, models=16))
+    assert len({identity(spec, i) for i in range(4)}) == 4
+
+
+def test_swapped_states_are_not_taken(under_way, whole, spec):
+    a, b = (under_way.files(shard).state for shard in under_way.shards()[:2])
+    first, second = a.read_bytes(), b.read_bytes()
+    a.write_bytes(second)
+    b.write_bytes(first)
+    with pytest.warns(UserWarning, match="is not this one's: shard is .*this shard starts again") as said:
+        done = run(spec, under_way.directory, workers=1)
+    assert len(said) == 2
+    assert_same_tables(done, whole)
+
+
+def test_the_state_of_another_seed_is_not_taken(under_way, whole, spec, tmp_path):
+    other = run(replace(spec, seed=1), tmp_path / "other", workers=1, should_stop=lambda: True)
+    shard = under_way.shards()[0]
+    shutil.copy(other.files(other.shards()[0]).state, under_way.files(shard).state)
+    with pytest.warns(UserWarning, match="is not this one's: identity"):
+        assert_same_tables(run(spec, under_way.directory, workers=1), whole)
+
+
+def changed(name, value):
+    def change(arrays):
+        arrays[name][...] = value
+
+    return change
+
+
+def retyped(arrays):
+    arrays["state.theta.E"] = arrays["state.theta.E"].astype(np.float64)
+
+
+def reshaped(arrays):
+    arrays["state.theta.E"] = arrays["state.theta.E"][:, :-1]
+
+
+def without(arrays):
+    del arrays["state.ema.E"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (changed("state.step", -5), "step -5 of 12"),
+        (changed("state.step", 10**12), "step 1000000000000 of 12"),
+        (changed("state.diverged_at", 11), "diverged at"),
+        (changed("state.diverged_at", -7), "diverged at"),
+        (changed("state.theta.E", np.nan), "theta.E is not finite"),
+        (changed("state.loss", np.inf), "losses"),
+        (changed("kept_step.train.best", 5), "no checkpoints"),
+        (changed("score.train", 0.5), "scores of checkpoints after"),
+        (retyped, "theta.E is float64"),
+        (reshaped, "theta.E is float32"),
+        (without, "other arrays .*ema.E"),
+    ],
+)
+def test_a_state_that_makes_no_sense_is_not_taken(under_way, whole, spec, change, message):
+    """Even with a checksum that is right."""
+    where = under_way.files(under_way.shards()[0])
+    arrays = {name: array.copy() for name, array in where.saved().items()}
+    change(arrays)
+    where.save(arrays)
+    with pytest.warns(UserWarning, match=f"makes no sense: .*{message}.*starts again"):
+        assert_same_tables(run(spec, under_way.directory, workers=1), whole)
+
+
+def test_a_diverged_model_s_state_is_taken(under_way, spec):
+    """Weights that are not numbers are what divergence is."""
+    where = under_way.files(under_way.shards()[0])
+    arrays = {name: array.copy() for name, array in where.saved().items()}
+    arrays["state.diverged_at"][1] = 0
+    arrays["state.theta.E"][1] = np.nan
+    where.save(arrays)
+    done = run(spec, under_way.directory, workers=1)
+    assert done.table("models")["diverged_at"].to_list().count(0) == 1
+
+
+@pytest.mark.parametrize("facts", [{}, {"shard": "x"}])
+def test_the_checksum_covers_types_shapes_and_facts(tmp_path, facts):
+    path, a = tmp_path / "a", np.zeros((2, 3), np.float32)
+    files.write_arrays(path, {"a": a}, facts)
+    good = path.read_bytes()
+    assert files.read_arrays(path, facts)["a"].shape == (2, 3)
+    for old, new in ((b"[2,3]", b"[3,2]"), (b'"F32"', b'"I32"'), (b'"a"', b'"b"'), (b'"x"', b'"y"')):
+        if old in good:
+            path.write_bytes(good.replace(old, new))
+            with pytest.raises(files.TornFile):
+                files.read_arrays(path, {})
+
+
+def test_swapped_and_foreign_shards_are_not_taken(finished, whole, spec, tmp_path):
+    a, b = (finished.files(shard).directory for shard in finished.shards()[:2])
+    a.rename(tmp_path / "a")
+    b.rename(a)
+    (tmp_path / "a").rename(b)
+    with pytest.raises(Damaged, match="is not this shard's"):
+        finished.table("lengths")
+    plans = []
+    again = run(spec, finished.directory, workers=1, on_plan=plans.append)
+    assert [shard.name for shard in plans[0].todo] == [shard.name for shard in finished.shards()[:2]]
+    assert_same_tables(again, whole)
+
+
+def rehash(where, name, data):
+    """Put other content in, with a manifest that says so."""
+    (where.directory / name).write_bytes(data)
+    manifest = json.loads((where.directory / "manifest.json").read_text())
+    manifest["sha256"][name], manifest["bytes"][name] = files.sha256(data), len(data)
+    (where.directory / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_re_hashed_results_of_another_shard_are_not_used(finished, name):
+    mine, other = (finished.files(shard) for shard in finished.shards()[:2])
+    rehash(mine, name, other.read(name))
+    with pytest.raises(Damaged, match=name):
+        finished.weights(finished.shards()[0]) if name == "weights.safetensors" else finished.table(name.split(".")[0])
+
+
+def parquet(table):
+    data = io.BytesIO()
+    table.write_parquet(data)
+    return data.getvalue()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda table: table.drop("value"),
+        lambda table: table.with_columns(pl.col("value").cast(pl.String)),
+        lambda table: table.head(0),
+        lambda table: table.with_columns(model=pl.lit("x")),
+    ],
+)
+def test_re_hashed_tables_that_make_no_sense_are_not_used(finished, change):
+    where = finished.files(finished.shards()[0])
+    rehash(where, "lengths.parquet", parquet(change(pl.read_parquet(io.BytesIO(where.read("lengths.parquet"))))))
+    with pytest.raises(Damaged, match="is not this shard's table"):
+        finished.table("lengths")
+
+
+def test_a_flipped_bit_is_found_by_who_reads_and_by_who_runs(finished, whole, spec):
+    where = finished.files(finished.shards()[2])
+    path = where.directory / "curves.parquet"
+    path.write_bytes(bytes([*path.read_bytes()[:-1], path.read_bytes()[-1] ^ 1]))
+    with pytest.raises(Damaged, match="its hash is not that"):
+        finished.table("curves")
+    assert len(finished.table("lengths")) == len(whole.table("lengths"))  # what it has to read is right
+    plan = plan_of(Run(finished.directory))
+    assert [shard.name for shard in plan.todo] == [finished.shards()[2].name]
+    assert_same_tables(run(spec, finished.directory, workers=1), whole)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"extents": [-2]}, "extents"),
+        ({"extents": [2, 1]}, "extents"),
+        ({"extents": [3]}, "extents"),
+        ({"extents": ["1"]}, "extents"),
+        ({"extents": {}}, "extents"),
+        ({"code": ["x"]}, "code"),
+        ({"code": [{"path": "x", "sha256": "../../x"}]}, "code"),
+        ({"provenance": 7}, "provenance"),
+        ({"spec": []}, "spec"),
+        ({"spec": {}}, "'task' is missing"),
+        ({"drawn": None}, "drawn"),
+        ({"format": 2}, "format 2, this version reads format 3"),
+        ({"format": []}, "format"),
+        ({"command": None}, "command"),
+    ],
+)
+def test_a_damaged_header_is_one_line(finished, change, message):
+    path = finished.directory / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UserError, match=message) as said:
+        Run(finished.directory).shards()
+    assert "run.json" in str(said.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", "{", '{"format": 3}', "[" * 100_000, '{"format": ' + "9" * 5000 + "}"])
+def test_a_header_that_is_none_is_one_line(finished, text):
+    (finished.directory / "run.json").write_text(text)
+    with pytest.raises(UserError, match=r"run\.json"):
+        Run(finished.directory).shards()
+
+
+def test_a_changed_search_in_the_header_is_nobody_s(finished, spec):
+    """What was drawn is part of what a shard is."""
+    path = finished.directory / "run.json"
+    header = json.loads(path.read_text())
+    header["drawn"]["pre"]["weight_decay"] = 0.5
+    path.write_text(json.dumps(header))
+    with pytest.raises(Damaged, match="identity"):
+        Run(finished.directory).table("models")
+    with pytest.raises(UserError, match=r"drawn\.pre\.weight_decay"):
+        run(spec, finished.directory, workers=1)
