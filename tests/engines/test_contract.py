@@ -36,6 +36,7 @@ PROBLEMS = {
     **{f"retriever-{name}": retriever_problem(name, hidden=16) for name in RETRIEVER_PLACEMENTS},
 }
 VARIANTS = {
+    "minimal-peri+ssmax": minimal_problem("peri", attention="ssmax"),
     "retriever-peri+ssmax": retriever_problem("peri", hidden=16, attention="ssmax"),
     "transformer-seven+layer+ssmax+alibi": transformer_problem(
         "seven", norm="layer", attention="ssmax", positions="alibi"
@@ -245,9 +246,19 @@ def test_parity_of_the_retriever(placement, middle):
     assert_parity(NativeRetriever, problem, ensemble, start=moved(problem, ensemble) if middle else None)
 
 
+@pytest.mark.parametrize(
+    ("placement", "attention", "v", "s"), [("none", "log-n", 9, 8), ("peri", "ssmax", 9, 8), ("post", "ssmax", 9, 2)]
+)
+def test_parity_of_the_minimal_transformer_with_another_attention(placement, attention, v, s):
+    """Not from the start, where s has a gradient of a few rounding errors."""
+    problem = minimal_problem(placement, v, s, attention=attention)
+    ensemble, validation = make_ensemble(problem, 16, **BENIGN), problem.task.validation(0, "selection")
+    assert_parity(NativeMinimal, problem, ensemble, start=moved(problem, ensemble), validation=validation)
+
+
 @pytest.mark.parametrize(("placement", "attention"), [("none", "log-n"), ("pre", "ssmax"), ("post", "ssmax")])
 def test_parity_of_the_retriever_with_another_attention(placement, attention):
-    """Not from the start, where s has a gradient of a few rounding errors; of one number more models are needed."""
+    """As above; of one number more models are needed."""
     problem = retriever_problem(placement, hidden=16, batch=16, attention=attention)
     ensemble = make_ensemble(problem, 8, peak_learning_rate=(1e-4, 1e-3))
     assert_parity(NativeRetriever, problem, ensemble, start=moved(problem, ensemble))

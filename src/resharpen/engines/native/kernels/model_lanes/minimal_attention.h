@@ -115,7 +115,7 @@ class MinimalAttention : public MinimalTokens {
             const int j = __builtin_ctz(left);
             const f32x16 d = select(lanes, scale * e[j] * d_e[j], broadcast(0));
             d_attention[t][j] += by_size() ? factor * d : d;
-            along += d * attention[t][j];
+            along += d * (attention[t][j] - attention[t][t]);  // they sum to zero, and this way sets of one add nothing
         }
         if (remedy == Remedy::ssmax) d_ssmax += log_n * (kLn2 / scale) * along;
     }
