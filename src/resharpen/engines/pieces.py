@@ -53,7 +53,8 @@ def fixed_pieces(batch: Batch, longest: int) -> Iterator[Batch]:
         rows = 2 ** max(0, round(math.log2(FIXED_POSITIONS / length)))
         chosen, order_N = order_N[:rows], order_N[rows:]
         fill = (0, rows - len(chosen)), (0, max(0, length - batch.mask.shape[1]))
-        yield Batch(*(np.pad(x[chosen, :length], fill) for x in batch))
+        inputs, targets, mask = (np.pad(x[chosen, :length], fill) for x in (batch.inputs, batch.targets, batch.mask))
+        yield Batch(inputs, targets, mask)  # pyright: ignore[reportArgumentType]
 
 
 def listed(length: int) -> int:
