@@ -67,9 +67,14 @@ def why_not_here() -> str:
 
 @cache
 def _why_not(compiler: str, directory: Path) -> str:
+    """A compiler that worked here leaves a mark, so that it is tried once."""
     try:
+        inputs = _ingredients([compiler, _compiler_version(compiler), *FLAGS])
+        mark = directory / f"works-{_digest(inputs)[:16]}"
         with _scratch(directory) as scratch:
-            _compile([compiler, *FLAGS, "-march=native"], SOURCES / "training.h", Path(scratch) / "try.so", "-xc++")
+            if not mark.exists():
+                _compile([compiler, *FLAGS, "-march=native"], SOURCES / "training.h", Path(scratch) / "try.so", "-xc++")
+                mark.touch()
     except Failed as error:
         return str(error)
     return ""

@@ -257,6 +257,8 @@ def _write_header(directory: Path, experiment: Experiment, extents: Sequence[int
 
 
 def _write_beside(directory: Path, experiment: Experiment) -> None:
+    if (directory / "code").is_symlink():
+        raise UserError(f"{directory / 'code'} is a symbolic link: a run is not written through links")
     for source in {own.source(reference) for reference in experiment.references()}:
         copy = code_copy(directory, source.path, source.sha256)
         if not copy.exists():

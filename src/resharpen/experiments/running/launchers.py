@@ -177,6 +177,8 @@ def _work(directory: str, trust_code: bool, jobs: Any, events: Any, stop: Any, s
         events.put(UserError(str(error)))
     except Failed as error:
         events.put(Failed(str(error)))
+    except MemoryError:
+        events.put(Failed("a worker needs more memory than there is"))
     except Exception as error:
         events.put(RuntimeError(f"{type(error).__name__} in a worker: {error}"))
 
