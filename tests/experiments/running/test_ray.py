@@ -238,6 +238,9 @@ def test_what_is_sent_back_has_to_be_what_its_manifest_says(tiny, tmp_path):
         ({"launcher": "rai"}, "unknown launcher 'rai': did you mean 'ray'"),
         ({"address": "auto"}, "only the launcher 'ray' has one"),
         ({"launcher": "ray", "address": "ray://head:10001"}, "must be HOST:PORT or auto"),
+        ({"launcher": "ray", "address": "head"}, "must be HOST:PORT or auto"),
+        ({"launcher": "ray", "address": "127.0.0.1:1"}, "no Ray cluster answers there"),
+        ({"launcher": "ray", "address": "127.0.0.1:99999"}, "no Ray cluster answers there"),
         ({"launcher": "ray", "workers": 0}, "must be at least 1"),
     ],
 )

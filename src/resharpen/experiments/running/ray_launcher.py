@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import secrets
 import signal
+import socket
 import threading
 import time
 import warnings
@@ -32,6 +34,7 @@ from resharpen.experiments.specs.spec import Shard
 RETRIES = 10
 """How often a shard is given to another worker when its own dies, or its node; more than that is the shard's doing."""
 POLL_SECONDS = 0.2
+CONNECT_SECONDS = 5.0
 STOP_SECONDS = 60.0
 """How long running tasks may take to save their states, once told to stop."""
 OBJECTS = 128 * 2**20
@@ -43,11 +46,18 @@ LOCAL = {
 
 
 def check_address(address: str | None) -> None:
-    """Before anything is written: whether there is Ray, and whether an address can be one."""
+    """Before anything is written: whether there is Ray, and somebody at that address, for whom Ray waits minutes."""
     if importlib.util.find_spec("ray") is None:
         raise UserError("the launcher 'ray' needs Ray: pip install 'resharpen[ray]'")
-    if address is not None and (not address or "://" in address):
+    if address is None or address == "auto":
+        return
+    found = re.fullmatch(r"\[?([^/\[\]]+?)\]?:(\d{1,5})", address, re.ASCII)
+    if found is None:
         raise UserError(f"address '{address}': must be HOST:PORT or auto, and this machine a node of that cluster")
+    try:
+        socket.create_connection((found[1], int(found[2])), CONNECT_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise UserError(f"address '{address}': no Ray cluster answers there ({error})") from error
 
 
 def launch(
