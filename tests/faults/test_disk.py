@@ -28,8 +28,8 @@ def small_disk(tmp_path):
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_full_disk_is_one_line_and_nothing_is_lost(small_disk, whole, spec, workers, capsys, monkeypatch):
     out = small_disk / "run"
-    monkeypatch.setattr("resharpen.cli.RunFigure._experiment", lambda self: (spec, out))
-    monkeypatch.setattr("resharpen.cli._save_figures", lambda *_: None)
+    monkeypatch.setattr("resharpen.commands.training.RunFigure._experiment", lambda self: (spec, out))
+    monkeypatch.setattr("resharpen.commands.training.save_figures", lambda *_: None)
     with pytest.raises(SystemExit, match="1"):
         main(["run", "fig1", "--out", str(out), "--workers", workers])
     error = capsys.readouterr().err

@@ -127,7 +127,7 @@ def test_killed_fifty_times_over(whole, tmp_path):
 def test_the_clock_may_jump(tmp_path, monkeypatch, capsys):
     """Back, forth, and not at all: when states are saved depends on it, results do not."""
     (tmp_path / "spec.toml").write_text(TOML.format(steps=2000))
-    monkeypatch.setattr("resharpen.cli._save_figures", lambda *_: None)
+    monkeypatch.setattr("resharpen.commands.training.save_figures", lambda *_: None)
     runs = []
     defaults = training.Trainer.__init__.__defaults__
     for i, clock in enumerate([time.monotonic, iter(range(10**6, -(10**6), -1000)).__next__]):

@@ -1,0 +1,72 @@
+"""Commands that say what there is."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class ListFigures:
+    """Show the figures that can be made, and how long each takes on this machine.
+
+    For example: resharpen list
+    """
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.views.shelf import print_shelf
+
+        print_shelf(console)
+
+
+@dataclass(frozen=True)
+class ListParts:
+    """Show what a variant can be made of: what each part is, whose, which models it has a meaning for, and whether the
+    native engine knows it there.
+
+    For example:
+        resharpen parts
+        resharpen run fig1 --variants pre,peri+ssmax,pre+layer+sgd
+    """
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.views.parts import print_parts
+
+        print_parts(console)
+
+
+@dataclass(frozen=True)
+class Theory:
+    """Check the theory of the task by computation: each statement, how it was checked, what came out.
+
+    For example: resharpen theory --v 6
+    """
+
+    v: int = 7
+    """Check for every number of tokens from 4 to this one, at most 9."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.analysis.theory import check_all
+        from resharpen.views.theory import print_checks
+
+        checks = check_all(self.v)
+        print_checks(checks, console)
+        if not all(check.holds for check in checks):
+            sys.exit(1)
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Say what this machine has and what is missing.
+
+    For example: resharpen doctor
+    """
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.views.doctor import print_diagnosis
+
+        print_diagnosis(console)

@@ -1,0 +1,247 @@
+"""Commands that look at runs."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from resharpen.commands.options import Directory, File, Name, RunDirectories, RunDirectory, Text
+from resharpen.commands.results import compare, load, save, save_figures
+from resharpen.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class Status:
+    """Show how far a run is and what continues it.
+
+    For example: resharpen status runs/fig1-laptop
+    """
+
+    run: RunDirectory
+    """The run directory."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.views.tables import print_status
+
+        print_status(load(self.run, self.trust_code), console)
+
+
+@dataclass(frozen=True)
+class DrawFigure:
+    """Draw the figure of a run, as far as it is, as PNG and SVG.
+
+    For example:
+        resharpen figure runs/fig1-laptop
+        resharpen figure runs/fig1-laptop --selection best-trained --out other
+        resharpen figure runs/fig2-laptop --attention adaptive-temperature
+    """
+
+    run: RunDirectory
+    """The run directory."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
+    selection: Literal["best", "best-trained", "last"] = "best"
+    """Which checkpoint: the best over all lengths, the best judged on trained lengths only, the last."""
+    attention: Name = None
+    """Read the kept models with this attention, without training again: adaptive-temperature, log-n, FILE.py:NAME."""
+    out: Directory = None
+    """Where the pictures go. Default: the run directory."""
+
+    def __call__(self, console: Console) -> None:
+        save_figures(load(self.run, self.trust_code), self.out or self.run, console, self.selection, self.attention)
+
+
+@dataclass(frozen=True)
+class Results:
+    """Summarise a run, or export every measured value with every hyperparameter, one value a row.
+
+    For example:
+        resharpen results runs/fig1-laptop
+        resharpen results runs/fig1-laptop --csv > results.csv
+        resharpen results runs/fig1-laptop --parquet results.parquet
+    """
+
+    run: RunDirectory
+    """The run directory."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
+    csv: bool = False
+    """Write CSV to standard output."""
+    parquet: File = None
+    """Write a Parquet file."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.analysis.scores import scores, task_of, tidy_results
+        from resharpen.experiments.keeping.files import write_parquet
+        from resharpen.views.tables import print_scores
+
+        run = load(self.run, self.trust_code)
+        if self.parquet is not None:
+            write_parquet(self.parquet, tidy_results(run))
+            console.print(f"wrote {self.parquet}", soft_wrap=True)
+        if self.csv:
+            sys.stdout.write(tidy_results(run).write_csv())
+        elif self.parquet is None:
+            print_scores(scores(run), task_of(run), console)
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Test the claims of the paper on a run: estimates, intervals, verdicts.
+
+    For example: resharpen claims runs/fig1-laptop
+    """
+
+    run: RunDirectory
+    """The run directory."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.analysis.claims import claims
+        from resharpen.views.tables import print_claims
+
+        found = claims(load(self.run, self.trust_code))
+        if not found:
+            raise UserError(f"{self.run}: there are no claims to test on this kind of task yet")
+        print_claims(found, console)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare variants with a baseline, pair by pair over the same draws: does the idea help, at which lengths, at
+    which budget of models, and which hyperparameters matter.
+
+    For example:
+        resharpen compare runs/my_norm
+        resharpen compare runs/fig1-laptop peri post --baseline pre-final --margin 0.01
+        resharpen compare runs/fig1-laptop --with runs/mine
+    """
+
+    run: RunDirectory
+    """The run directory."""
+    variants: Annotated[Positional[tuple[str, ...]], arg(metavar="VARIANT ...", help_behavior_hint="")] = ()
+    """What to compare. Default: all variants."""
+    with_run: Annotated[Directory, arg(name="with")] = None
+    """Another run over the same draws, whose variants are compared too; one of a name that is taken is NAME@DIR."""
+    baseline: Name = None
+    """The variant to compare with. Default: that of the spec, or else the first."""
+    margin: float = 0.02
+    """The difference up to which nobody would care, in the unit of the metric."""
+    weights: Literal["train", "bema"] = "train"
+    """Training weights or BEMA, at the best checkpoint."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
+    out: Directory = None
+    """Where the picture goes. Default: the run directory."""
+
+    def __call__(self, console: Console) -> None:
+        run = load(self.run, self.trust_code)
+        other = None if self.with_run is None else load(self.with_run, self.trust_code)
+        compare(run, self.out or self.run, console, self.variants, other, self.baseline, self.margin, self.weights)
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Look inside trained models: of minimal transformers B, D, attention and what those of a run share; of full
+    transformers the attention maps on a prefix and their entropy by length.
+
+    For example:
+        resharpen inspect runs/fig1-laptop
+        resharpen inspect runs/fig1-laptop --model sct-v9-s3/peri/7 --weights bema
+        resharpen inspect runs/my_language --prefix BOS,heads,tails,heads
+    """
+
+    run: RunDirectory
+    """The run directory."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
+    model: str = "best"
+    """A model's id, SETTING/VARIANT/DRAW, or the best of the run. Its setting is the one that is compared."""
+    weights: Literal["train", "bema"] = "train"
+    """Training weights or BEMA, at the best checkpoint."""
+    prefix: Text = None
+    """For a full transformer: tokens to read. Default: a sequence of the language, longer than those in training."""
+    out: Directory = None
+    """Where the pictures go. Default: the run directory."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.views.inspection import draw_inspection
+
+        pictures = draw_inspection(load(self.run, self.trust_code), self.model, self.weights, self.prefix, console)
+        for name, picture in pictures.items():
+            save(picture, self.out or self.run, name, console)
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Hold a run against the results that this package keeps of it, or others: the same draws, numbers, distributions?
+
+    A run may have fewer models, settings or variants than its reference. Exit code 1 if anything differs.
+
+    For example:
+        resharpen verify runs/fig1-overnight
+        resharpen verify runs/mine --reference reference/fig1-overnight
+    """
+
+    run: RunDirectory
+    """The run directory."""
+    reference: Directory = None
+    """The directory of the reference. Default: the one of the run's name."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.analysis.verify import verify
+        from resharpen.experiments.keeping.reference import Reference, find_reference
+        from resharpen.views.verify import print_verification
+
+        run = load(self.run, self.trust_code)
+        reference = Reference(self.reference) if self.reference else find_reference(run.experiment.name)
+        checks = verify(run, reference)
+        print_verification(checks, reference, console)
+        if any(check.differs for check in checks):
+            sys.exit(1)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Put runs into one HTML file to look at, offline: violins whose dots are models to click on, hyperparameters,
+    claims, comparisons.
+
+    For example:
+        resharpen report runs/demo --open
+        resharpen report runs/fig1-laptop runs/fig2-laptop --out both.html
+    """
+
+    runs: RunDirectories
+    """Run directories; several get a front page."""
+    open: bool = False
+    """Show it in the browser."""
+    out: File = None
+    """The file. Default: report.html in the run directory; of several runs, in the current one."""
+    trust_code: bool = False
+    """Execute code of your own from the run directory where its file is gone or has changed."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.views.report.write import write_report
+
+        if not self.runs:
+            raise UserError("report needs at least one run directory, such as runs/demo")
+        runs = [load(run, self.trust_code) for run in self.runs]
+        out = self.out or (self.runs[0] if len(runs) == 1 else Path()) / "report.html"
+        with console.status("gathering ..."):
+            write_report(runs, out)
+        console.print(f"Report: {out}", soft_wrap=True)
+        if self.open:
+            webbrowser.open(out.resolve().as_uri())

@@ -1,0 +1,63 @@
+"""What commands do with a run: take it, draw it, save pictures of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from resharpen.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
+    from resharpen.experiments.keeping.store import Run
+
+
+def load(directory: Path, trust_code: bool) -> Run:
+    from resharpen.experiments.running.runner import load
+
+    return load(directory, trust_code)
+
+
+def save_figures(run: Run, out: Path, console: Console, selection: str = "best", attention: str | None = None) -> None:
+    from resharpen.own import short
+    from resharpen.views.figures import draw
+
+    suffix = "".join(f"-{short(part)}" for part in (selection, attention) if part not in ("best", None))
+    for name, figure in draw(run, selection, attention).items():
+        save(figure, out, f"{name}{suffix}", console)
+
+
+def compare(run: Run, out: Path, console: Console, *what: Any) -> None:
+    """`what` is what `compare` takes after the run."""
+    from resharpen.analysis.compare import compare
+    from resharpen.views.compare_figure import draw_comparison
+    from resharpen.views.compare_table import print_comparison
+
+    found = compare(run, *what)
+    print_comparison(found, console)
+    save(draw_comparison(found), out, "comparison", console)
+
+
+def study(runs: list[Run], out: Path, name: str, console: Console) -> None:
+    """The claims of our own that the runs of a study speak to, and one figure over all of them."""
+    from resharpen.analysis.claims import claims
+    from resharpen.analysis.claims.remedies import NUMBERS
+    from resharpen.analysis.compare import compare
+    from resharpen.views.remedies import draw_remedies
+    from resharpen.views.tables import print_claims
+
+    if ours := [claim for run in runs for claim in claims(run) if claim.number in NUMBERS]:
+        print_claims(ours, console)
+    save(draw_remedies([compare(run) for run in runs]), out, name, console)
+
+
+def save(figure: Figure, out: Path, name: str, console: Console) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for suffix in ("png", "svg"):
+            figure.savefig(out / f"{name}.{suffix}")
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror}") from error
+    console.print(f"Figure: {out / f'{name}.png'} (and .svg)", soft_wrap=True)

@@ -1,0 +1,220 @@
+"""Commands that train."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import Positional, arg
+
+from resharpen.commands.options import (
+    Address,
+    DeviceName,
+    Directory,
+    EngineName,
+    Launcher,
+    Name,
+    Number,
+    Part,
+    Scale,
+    Text,
+)
+from resharpen.commands.results import compare, save_figures, study
+from resharpen.errors import Failed, UserError
+from resharpen.signals import orderly
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from resharpen.experiments.keeping.store import Run
+    from resharpen.experiments.specs.spec import Experiment
+
+
+@dataclass(frozen=True)
+class Training:
+    """What to train."""
+
+    target: Annotated[Positional[str], arg(metavar="TARGET", help_behavior_hint="")]
+    """A figure of `resharpen list`, a TOML file, or a run directory."""
+    scale: Scale = None
+    """How many models and steps: a minute, minutes, a night, or the full protocol; see `list`. Default: laptop."""
+    out: Directory = None
+    """The run directory. Default: runs/NAME."""
+    models: Number = None
+    """Models per setting and variant. More than before extends a run."""
+    steps: Number = None
+    """Training steps of each model."""
+    variants: Text = None
+    """What to compare: sums of parts, or of your own as FILE.py:NAME, separated by commas."""
+    seed: Number = None
+    """Seed of all random streams."""
+    engine: EngineName = None
+    """auto takes native for every variant that it can run."""
+    device: DeviceName = None
+    """Where the torch engine computes. Default: cpu."""
+    march: Name = None
+    """Instruction set of the native engine: native, this machine's own, or x86-64-v3 say, for a run that moves."""
+    trust_code: bool = False
+    """Execute code from the run directory where the file that it was copied from is gone or has changed."""
+
+    def _experiment(self) -> tuple[Experiment, Path]:
+        from resharpen.experiments.running.runner import load
+        from resharpen.experiments.specs.shelf import take
+        from resharpen.experiments.specs.toml import read_toml
+
+        path = Path(self.target)
+        if path.suffix == ".toml" or path.is_dir():
+            if self.scale is not None:
+                raise UserError("--scale goes with a figure's name, not with a file or a run")
+            experiment = load(path, self.trust_code).experiment if path.is_dir() else read_toml(path)
+        else:
+            experiment = take(self.target, self.scale or "laptop")
+        variants = None if self.variants is None else [name.strip() for name in self.variants.split(",")]
+        changed = experiment.with_changes(
+            self.models, self.steps, self.seed, variants, self.engine, self.device, self.march
+        )
+        return changed, self.out or (path if path.is_dir() else Path("runs") / experiment.name)
+
+
+@dataclass(frozen=True)
+class RunFigure(Training):
+    """Train the models of a figure, of a TOML file, or what is left of an existing run; then draw.
+
+    For example:
+        resharpen run fig1 --scale smoke
+        resharpen run fig1 --models 192 --variants pre,peri,pre+log-n --out runs/more
+        resharpen run fig1 --variants pre,pre+examples/my_attention.py:my_ssmax --out runs/mine
+        resharpen run examples/my_norm.toml
+        resharpen run runs/fig1-laptop          (continues)
+        resharpen run remedies --scale smoke    (a study of three figures)
+        resharpen run fig1 --launcher ray --address auto
+    """
+
+    workers: Number = None
+    """Processes. Default: one a core."""
+    launcher: Launcher = "local"
+    """Where shards are trained: in processes of this machine, or as Ray tasks (pip install 'resharpen[ray]')."""
+    address: Address = None
+    """The Ray cluster to use, HOST:PORT or auto. Default: one of this machine alone, for this run."""
+    part: Part = None
+    """Only the I-th of N parts of the run: for job arrays and machines that share a directory."""
+    dry_run: bool = False
+    """Say what would be done, how long it would take and how much disk it needs; train nothing."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.experiments.specs.shelf import STUDIES
+
+        if self.target not in STUDIES:
+            self._run(console)
+            return
+        if self.variants is not None:
+            raise UserError(f"--variants goes with one of {', '.join(STUDIES[self.target])}, not with all of them")
+        out = self.out or Path("runs")
+        figures = [replace(self, target=name) for name in STUDIES[self.target]]
+        runs = [figure._run(console, out / figure._experiment()[0].name) for figure in figures]
+        if finished := [run for run in runs if run]:
+            study(finished, out, f"{self.target}-{self.scale or 'laptop'}", console)
+
+    def _run(self, console: Console, directory: Path | None = None) -> Run | None:
+        """The finished run; None if this was to say what it would be, or if there is more of it to come."""
+        from resharpen.analysis.claims import has_claims, of_the_paper
+        from resharpen.experiments.keeping.store import quoted
+        from resharpen.experiments.running.estimate import describe
+        from resharpen.experiments.running.runner import run, with_engine
+
+        experiment, out = self._experiment()
+        out, part = directory or out, _part(self.part)
+        if self.workers is not None and self.workers < 1:
+            raise UserError(f"workers = {self.workers}: must be at least 1")
+        if self.dry_run:
+            console.print(describe(with_engine(experiment), self.workers))
+            return None
+        try:
+            with _progress(console) as progress, orderly() as asked:
+                see, follow, stop = progress.plan, progress.update, asked.is_stopping
+                how = {"launcher": self.launcher, "address": self.address, "part": part}
+                store = run(
+                    experiment, out, self.workers, see, follow, stop, self.trust_code, lambda: asked.saves, **how
+                )
+        except Failed as error:
+            raise Failed(f"{error}; what is done is kept. Continue with: resharpen run {quoted(out)}") from error
+        if asked.is_stopping():
+            console.print(f"Stopped; nothing is lost. Continue with: {store.command}", soft_wrap=True)
+            sys.exit(128 + asked.number)
+        if self.part is not None:
+            console.print(f"Part {self.part} is done. When all are: resharpen figure {quoted(out)}", soft_wrap=True)
+            return None
+        if left := len(store.shards()) - len(store.done()):
+            console.print(
+                f"{left} shards are with other processes. Then: resharpen figure {quoted(out)}", soft_wrap=True
+            )
+            return None
+        save_figures(store, out, console)
+        if not of_the_paper(store) and len(store.experiment.variants) > 1:
+            compare(store, out, console)
+        claims = f"resharpen claims {quoted(out)}, " if has_claims(store) else ""
+        console.print(f"Next: {claims}resharpen report {quoted(out)} --open", soft_wrap=True)
+        return store
+
+
+@dataclass(frozen=True)
+class Submit(Training):
+    """Give a run to a batch system, as a job array with a part of the run in every job; the options are those of `run`.
+
+    For example:
+        resharpen submit fig1 --scale paper --out /scratch/me/fig1 --slurm --jobs 64 --hours 12 --dry-run
+    """
+
+    slurm: bool = False
+    """To SLURM, with sbatch."""
+    jobs: int = 64
+    """Jobs in the array, one core each; there are never more than shards."""
+    hours: float = 24.0
+    """Time limit of a job. What is not done by then goes on in the next."""
+    dry_run: bool = False
+    """Print the script; submit nothing."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.experiments.keeping.store import quoted
+        from resharpen.experiments.running.slurm import script, submit
+
+        if not self.slurm:
+            raise UserError("say to what: --slurm")
+        experiment, out = self._experiment()
+        kinds = len(experiment.settings) * len(experiment.variants)
+        jobs = min(self.jobs, kinds * sum(experiment.shard_sizes().values()))
+        text = script(self._arguments(), experiment.name, jobs, self.hours)
+        if self.dry_run:
+            sys.stdout.write(text)
+            return
+        job = submit(text)
+        look = f"resharpen status {quoted(out)}"
+        console.print(f"Submitted as job {job}, an array of {jobs}. Look with: {look}", soft_wrap=True)
+
+    def _arguments(self) -> list[str]:
+        """The `run` that was asked for."""
+        arguments = ["run", self.target]
+        for name in (field.name for field in fields(Training) if field.name != "target"):
+            value, option = getattr(self, name), f"--{name.replace('_', '-')}"
+            if value is True:
+                arguments.append(option)
+            elif value not in (None, False):
+                arguments += [option, str(value)]
+        return arguments
+
+
+def _part(text: str | None) -> tuple[int, int]:
+    """(i, n) of `I/N`; the whole where nothing is said."""
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", "1/1" if text is None else text, re.ASCII)
+    if found is None:
+        raise UserError(f"part '{text}': must be I/N, from 1/N to N/N")
+    return int(found[1]), int(found[2])
+
+
+def _progress(console: Console):
+    from resharpen.views.progress import LiveProgress, PlainProgress
+
+    return LiveProgress(console) if console.is_terminal else PlainProgress(console)
