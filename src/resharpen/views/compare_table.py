@@ -16,7 +16,10 @@ STYLE = {"helps": "green", "hurts": "red", "no difference": "cyan", "undecided":
 def print_comparison(found: Comparison, console: Console) -> None:
     better = "lower is better" if found.metric.lower_is_better else "higher is better"
     title = f"Gain in {found.metric.label} over '{found.baseline}', pair by pair ({better}; a gain above 0 is better)"
-    table = Table("", "lengths", title=escape(title), title_justify="left", box=SIMPLE, pad_edge=False)
+    table = Table(
+        "", "over", title=escape(title), title_justify="left", box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    table.columns[0].overflow = "fold"
     for name in ("median gain", "verdict", "wins", "best tenth", "verdict"):
         table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
     for variant in found.variants:
@@ -45,14 +48,14 @@ def _pairs(found: Comparison) -> str:
 
 
 def _cells(effect: Effect) -> list[str]:
-    wins = f"{effect.wins.estimate:.0%} ({effect.wins.low:.0%} to {effect.wins.high:.0%})"
+    wins = f"{effect.wins.estimate:.0%} ({100 * effect.wins.low:.0f}-{effect.wins.high:.0%})"
     median, best = ([_numbers(gain), _verdict(gain)] for gain in (effect.median, effect.best))
     return [f"  {escape(effect.setting)}", effect.lengths, *median, wins, *best]
 
 
 def _numbers(gain: Gain) -> str:
     interval = gain.interval
-    return f"{interval.estimate:+.3f} ({interval.low:.3f} to {interval.high:.3f})"
+    return f"{interval.estimate:+.3f} ({interval.low:.3f}..{interval.high:.3f})"
 
 
 def _verdict(gain: Gain) -> str:
