@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from resharpen.analysis.compare import Comparison, Effect
 from resharpen.analysis.verdict import Gain
@@ -16,21 +16,19 @@ STYLE = {"helps": "green", "hurts": "red", "no difference": "cyan", "undecided":
 def print_comparison(found: Comparison, console: Console) -> None:
     better = "lower is better" if found.metric.lower_is_better else "higher is better"
     title = f"Gain in {found.metric.label} over '{found.baseline}', pair by pair ({better}; a gain above 0 is better)"
-    table = Table(
-        "", "over", title=escape(title), title_justify="left", box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0)
-    )
+    table = Table("", "over", title=Text(title), title_justify="left", box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     table.columns[0].overflow = "fold"
     for name in ("median gain", "verdict", "wins", "best tenth", "verdict"):
         table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
     for variant in found.variants:
         effects = [effect for effect in found.effects if effect.variant == variant]
-        table.add_row(f"[bold]{escape(variant)}[/]")
+        table.add_row(Text(variant, "bold"))
         for effect in effects:
             table.add_row(*_cells(effect))
         table.add_section()
     console.print(table)
     for line in found.sentences():
-        console.print(f"  {escape(line)}", soft_wrap=True, highlight=False)
+        console.print(Text(f"  {line}"), soft_wrap=True, highlight=False)
     _print_importance(found, console)
     lost = sum(models.diverged for models in found.models)
     weights = "BEMA" if found.weights == "bema" else "Training"
@@ -47,10 +45,10 @@ def _pairs(found: Comparison) -> str:
     return "-".join(map(str, sorted({models.models for models in found.models})))
 
 
-def _cells(effect: Effect) -> list[str]:
+def _cells(effect: Effect) -> list[str | Text]:
     wins = f"{effect.wins.estimate:.0%} ({100 * effect.wins.low:.0f}-{effect.wins.high:.0%})"
     median, best = ([_numbers(gain), _verdict(gain)] for gain in (effect.median, effect.best))
-    return [f"  {escape(effect.setting)}", effect.lengths, *median, wins, *best]
+    return [Text(f"  {effect.setting}"), effect.lengths, *median, wins, *best]
 
 
 def _numbers(gain: Gain) -> str:
@@ -58,9 +56,8 @@ def _numbers(gain: Gain) -> str:
     return f"{interval.estimate:+.3f} ({interval.low:.3f}..{interval.high:.3f})"
 
 
-def _verdict(gain: Gain) -> str:
-    more = f" [dim]+{gain.more:,}[/]" if gain.more else ""
-    return f"[{STYLE[gain.verdict]}]{gain.verdict}[/]{more}"
+def _verdict(gain: Gain) -> Text:
+    return Text(gain.verdict, STYLE[gain.verdict]).append(f" +{gain.more:,}" if gain.more else "", "dim")
 
 
 def _print_importance(found: Comparison, console: Console) -> None:
@@ -76,9 +73,10 @@ def _print_importance(found: Comparison, console: Console) -> None:
             interval = f"{i.divergence.low:.2f} to {i.divergence.high:.2f}"
             middle = f"{i.low:.2g} to {i.high:.2g}"
             cells = (f"{i.divergence.estimate:.2f}", interval, f"{i.p:.1g}", middle)
-            table.add_row(escape(variant), escape(i.hyperparameter), *cells)
+            table.add_row(Text(variant), Text(i.hyperparameter), *cells)
         if of_variant and not sure:
             best = of_variant[0].best
-            table.add_row(escape(variant), f"[dim]none is sure to matter ({best} models in the best tenth)[/]")
+            none = Text(f"none is sure to matter ({best} models in the best tenth)", "dim")
+            table.add_row(Text(variant), none)
     if table.row_count:
         console.print(table)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from resharpen.analysis.verify import Check
 from resharpen.experiments.keeping.reference import Reference
@@ -16,15 +16,15 @@ NAMED = 5
 
 
 def print_verification(checks: Sequence[Check], reference: Reference, console: Console) -> None:
-    title = escape(f"Held against {reference.name}")
-    table = Table("what", "compared", "result", title=title, title_justify="left")
+    table = Table("what", "compared", "result", title=Text(f"Held against {reference.name}"), title_justify="left")
     for check in checks:
-        if check.differs:
-            more = len(check.differs) - NAMED
-            lines = [*check.differs[:NAMED], *([f"and {more} more"] if more > 0 else [])]
-            table.add_row(check.what, f"{check.compared:,}", f"[red]differs[/]: {escape('; '.join(lines))}")
-        else:
-            table.add_row(
-                check.what, f"{check.compared:,}", "[green]agrees[/]" if check.compared else "nothing to compare"
-            )
+        table.add_row(check.what, f"{check.compared:,}", _result(check))
     console.print(table)
+
+
+def _result(check: Check) -> Text:
+    if not check.differs:
+        return Text("agrees", "green") if check.compared else Text("nothing to compare", "dim")
+    more = len(check.differs) - NAMED
+    lines = [*check.differs[:NAMED], *([f"and {more} more"] if more > 0 else [])]
+    return Text("differs", "red").append(f": {'; '.join(lines)}", "default")
