@@ -25,8 +25,9 @@ def check_parity(problem, **options):
 @pytest.mark.slow
 @pytest.mark.parametrize(("v", "s"), [(16, 8), (25, 8), (16, 2), (25, 2)])
 @pytest.mark.parametrize("placement", STUDIED_PLACEMENTS)
-def test_parity_at_larger_v(placement, v, s):
-    check_parity(minimal_problem(placement, v, s))
+@pytest.mark.parametrize("attention", ["softmax", "log-n"])
+def test_parity_at_larger_v(placement, attention, v, s):
+    check_parity(minimal_problem(placement, v, s, attention=attention))
 
 
 @pytest.mark.parametrize("sizes", [(5, 6, 2, 4), (12, 5, 3, 4)])
@@ -39,6 +40,7 @@ def test_parity_on_older_instruction_sets(march):
     check_parity(minimal_problem("peri"), march=march)
 
 
+@pytest.mark.parametrize("attention", ["softmax", "ssmax"])
 @pytest.mark.parametrize("placement", ["peri", "none", "out"])
 @pytest.mark.parametrize(
     ("v", "s", "scale"),
@@ -47,13 +49,14 @@ def test_parity_on_older_instruction_sets(march):
         *(pytest.param(v, 8, 30, marks=pytest.mark.slow) for v in (16, 25)),
     ],
 )
-def test_attention_logits_far_apart(placement, v, s, scale):
+def test_attention_logits_far_apart(placement, attention, v, s, scale):
     """Logits that span hundreds: a maximum over all tokens would leave nothing of a set of small ones.
 
     Where attention is all on one token its gradient is a difference of equals, and both engines lose digits. At the
     smaller scale they span tens: a maximum over all tokens will do, but weights round to one.
     """
-    problem = minimal_problem(placement, v, s, model=Minimal(12, 5, 3, 4) if v == 12 else None)
+    model = Minimal(12, 5, 3, 4) if v == 12 else None
+    problem = minimal_problem(placement, v, s, model=model, attention=attention)
     ensemble = make_ensemble(problem, 16, **BENIGN)
     state = TorchEngine(problem, ensemble, "float64").dump()
     spread = np.where(np.arange(16) % 2, scale, 1.0)[:, None, None]  # every other model, beside ordinary neighbours
@@ -95,9 +98,10 @@ def test_batches_are_those_of_numpy(v, s, batch):
         assert np.array_equal(tokens[:, 1:], targets)
 
 
+@pytest.mark.parametrize("attention", ["softmax", "log-n"])
 @pytest.mark.parametrize("s", [2, 8])
-def test_merging_prefixes_changes_nothing_but_rounding(s):
-    problem = minimal_problem("peri", 9, s)
+def test_merging_prefixes_changes_nothing_but_rounding(s, attention):
+    problem = minimal_problem("peri", 9, s, attention=attention)
     ensemble = make_ensemble(problem, 16, **BENIGN)
     exact, merged, apart = (
         TorchEngine(problem, ensemble, "float64"),

@@ -37,6 +37,10 @@
 // which only d e_tj of each state apart can tell: there the sum first is for the values alone.
 // Lanes are blended, so a model never depends on its neighbours.
 //
+// Log n. With log-n or ssmax attention logits are multiplied by s log n, n the size of the set, so weights are those of
+// a token and a size: states come sorted by both. Few share a table of weights then, so rows and subsets do not pay,
+// and a state adds up e_tj value_j itself.
+//
 // Gradients are sums over the minibatch, scaled to its mean only when they are applied.
 #pragma once
 
