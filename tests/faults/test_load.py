@@ -74,7 +74,7 @@ def pretend(spec, directory, shards: int) -> Run:
 
 @pytest.mark.parametrize("shards", [40, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_a_finished_run_of_many_shards(shards, spec, tmp_path, capsys):
-    """Listed, resumed and drawn in seconds of the processor."""
+    """Listed, resumed and drawn within a minute of the processor."""
     store = pretend(spec, tmp_path / "run", shards)
     seconds = {}
     for command in ("status", "run", "results", "figure"):
@@ -86,4 +86,4 @@ def test_a_finished_run_of_many_shards(shards, spec, tmp_path, capsys):
     assert f"all {shards} shards are finished" in said
     with capsys.disabled():
         print({name: f"{spent:.1f} s" for name, spent in seconds.items()})
-    assert max(seconds.values()) < 30
+    assert max(seconds.values()) < 60

@@ -20,7 +20,6 @@ import io
 import json
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
@@ -34,7 +33,7 @@ from resharpen.engines.choose import rounding
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping import files, lock
 from resharpen.experiments.keeping.checks import check_extents, check_header, check_table
-from resharpen.experiments.keeping.machine import cores, provenance
+from resharpen.experiments.keeping.machine import provenance
 from resharpen.experiments.keeping.shard import FORMAT, TABLES, WEIGHTS, ShardFiles
 from resharpen.experiments.keeping.tables import shared_columns
 from resharpen.experiments.specs.identity import identities
@@ -148,8 +147,7 @@ class Run:
         if not done:
             raise UserError(f"{self.directory} has no finished shard yet; continue it with: {self.command}")
         if self._read.get(name, (0,))[0] != len(done):  # a shard that is done stays as it is
-            with ThreadPoolExecutor(cores()) as readers:
-                pieces = list(readers.map(lambda shard: self._piece(name, shard), done))
+            pieces = [self._piece(name, shard) for shard in done]
             # variants may have hyperparameters of their own, models other sizes: columns that not all shards have
             self._read[name] = len(done), pl.concat(pieces, how="diagonal")
         return self._read[name][1]
@@ -165,7 +163,7 @@ class Run:
         where = self.files(shard)
         data = where.read(f"{name}.parquet")
         try:
-            table = pl.read_parquet(io.BytesIO(data))
+            table = pl.read_parquet(io.BytesIO(data), parallel="none")  # for many small files threads are in the way
             check_table(name, table, shard, self._shared[shard.setting.name, shard.variant])
         except (ValueError, pl.exceptions.PolarsError) as error:
             raise where.damaged(f"{name}.parquet", f"is not this shard's table ({error})") from error
