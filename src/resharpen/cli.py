@@ -15,13 +15,14 @@ from tyro.conf import subcommand
 
 from resharpen.commands.asking import Doctor, ListFigures, ListParts, Theory
 from resharpen.commands.looking import Claims, Compare, DrawFigure, Inspect, Report, Results, Status, Verify
-from resharpen.commands.training import RunFigure, Submit
+from resharpen.commands.training import Reproduce, RunFigure, Submit
 from resharpen.errors import Failed, UserError
 from resharpen.signals import end_at_once
 
 Command = (
     Annotated[ListFigures, subcommand("list")]
     | Annotated[RunFigure, subcommand("run")]
+    | Annotated[Reproduce, subcommand("reproduce")]
     | Annotated[Submit, subcommand("submit")]
     | Annotated[Status, subcommand("status")]
     | Annotated[DrawFigure, subcommand("figure")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from resharpen.commands.options import (
     Text,
 )
 from resharpen.commands.results import compare, save_figures, study
-from resharpen.errors import Failed, UserError
+from resharpen.errors import Failed, UserError, unknown
 from resharpen.signals import orderly
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
     from resharpen.experiments.keeping.store import Run
     from resharpen.experiments.specs.spec import Experiment
+
+
+THEORY_UP_TO = 7
+"""Tokens up to which `reproduce` checks the theory: seconds."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,81 @@ class RunFigure(Training):
         claims = f"resharpen claims {quoted(out)}, " if has_claims(store) else ""
         console.print(f"Next: {claims}resharpen report {quoted(out)} --open", soft_wrap=True)
         return store
+
+
+@dataclass(frozen=True)
+class Reproduce:
+    """Make every figure, test every claim, check the theory, run the study of remedies; then one report of it all.
+
+    Stopped or killed at any time, the same command goes on where it was.
+
+    For example:
+        resharpen reproduce --scale smoke
+        resharpen reproduce --only fig1,fig2,theory --out runs/mine
+    """
+
+    scale: Scale = None
+    """How many models and steps; see `list`. Default: laptop."""
+    only: Text = None
+    """Some of it: names of figures, remedies, theory."""
+    out: Directory = None
+    """The directory of the runs and the report. Default: runs/reproduce-SCALE."""
+    workers: Number = None
+    """Processes. Default: one a core."""
+
+    def __call__(self, console: Console) -> None:
+        from resharpen.analysis.theory import check_all
+        from resharpen.experiments.keeping.store import quoted
+        from resharpen.experiments.specs.shelf import STUDIES
+        from resharpen.views.report.write import write_report
+
+        scale = self.scale or "laptop"
+        out, names = self.out or Path("runs") / f"reproduce-{scale}", self._names()
+        runs: dict[str, Run] = {}
+        try:
+            for name in names:
+                if name != "theory":
+                    figure = RunFigure(name, scale=scale, workers=self.workers)
+                    found = figure._run(console, out / figure._experiment()[0].name)
+                    runs |= {name: found} if found else {}
+        except SystemExit:
+            console.print(f"All of it goes on with: {self._command()}", soft_wrap=True)
+            raise
+        for name, parts in STUDIES.items():
+            if set(parts) <= set(runs):
+                study([runs[part] for part in parts], out, f"{name}-{scale}", console)
+        checks = check_all(THEORY_UP_TO) if "theory" in names else []
+        write_report(list(runs.values()), out / "report.html", checks)
+        console.print(f"All is done. Look at it: {quoted(out / 'report.html')}", soft_wrap=True)
+
+    def _names(self) -> list[str]:
+        """In the order of the shelf; figures of the same models are one run."""
+        from resharpen.experiments.specs.shelf import SHELF, STUDIES
+
+        of_run: dict[str, str] = {}
+        for name, entry in SHELF.items():
+            of_run.setdefault(entry.run or name, name)
+        every = [*of_run.values(), "theory"]
+        if self.only is None:
+            return every
+        asked: set[str] = set()
+        for name in (name.strip() for name in self.only.split(",")):
+            if name in STUDIES:
+                asked |= set(STUDIES[name])
+            elif name in SHELF:
+                asked.add(of_run[SHELF[name].run or name])
+            elif name == "theory":
+                asked.add(name)
+            else:
+                raise unknown("figure", name, (*SHELF, *STUDIES, "theory"))
+        if asked == {"theory"}:
+            raise UserError("a report is about runs: for the theory alone there is `resharpen theory`")
+        return [name for name in every if name in asked]
+
+    def _command(self) -> str:
+        options = {"--scale": self.scale, "--only": self.only, "--out": self.out, "--workers": self.workers}
+        words = [word for option, value in options.items() if value is not None for word in (option, str(value))]
+        return shlex.join(["resharpen", "reproduce", *words])
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from resharpen.analysis.scores import task_of
+from resharpen.analysis.theory import Check
 from resharpen.experiments.keeping.files import write_text
 from resharpen.experiments.keeping.machine import versions
 from resharpen.experiments.keeping.store import Run
@@ -26,12 +27,12 @@ from resharpen.views.report.verdicts import claims_data, comparison_data
 SCRIPTS = ("data.js", "state.js", "violins.js", "parallel.js", "model.js", "verdicts.js", "compare.js", "page.js")
 
 
-def write_report(runs: Sequence[Run], path: Path) -> None:
-    """One HTML file of all runs; UserError where one has nothing to show."""
-    write_text(path, report(runs))
+def write_report(runs: Sequence[Run], path: Path, theory: Sequence[Check] = ()) -> None:
+    """One HTML file of all runs, and of the theory where it was checked; UserError where a run has nothing to show."""
+    write_text(path, report(runs, theory))
 
 
-def report(runs: Sequence[Run]) -> str:
+def report(runs: Sequence[Run], theory: Sequence[Check] = ()) -> str:
     """The page."""
     name = runs[0].experiment.name if len(runs) == 1 else f"{len(runs)} runs"
     script = "\n".join(_page(file) for file in SCRIPTS)
@@ -40,6 +41,7 @@ def report(runs: Sequence[Run]) -> str:
         "title": escape(f"{name} - resharpen"),
         "policy": escape(_policy(script, _library().decode())),
         "style": _page("report.css"),
+        "theory": _theory(theory),
         "library": _packed_library(),
         "runs": "\n".join(_block("run", pack(*run_data(run))) for run in runs),
         "script": script,
@@ -100,6 +102,16 @@ def _metric(name: str, task: Any) -> dict[str, Any]:
         "lowerIsBetter": metric.lower_is_better,
         "best": metric.best_quantile,
     }
+
+
+def _theory(checks: Sequence[Check]) -> str:
+    """A table for the front page."""
+    if not checks:
+        return ""
+    said = ([c.statement, c.method, c.result, "holds" if c.holds else "does not hold"] for c in checks)
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in row)}</tr>" for row in said)
+    head = "".join(f"<th>{name}</th>" for name in ("statement", "checked by", "result", ""))
+    return f'<h2>Theory</h2><div class="wide"><table><tr>{head}</tr>{rows}</table></div>'
 
 
 def _policy(*scripts: str) -> str:

@@ -71,6 +71,7 @@ function follow() {
   const asked = new URLSearchParams(location.hash.slice(1)), id = asked.get("model");
   const run = runs.find((r) => r.key === asked.get("run")) ?? (id ? runs.find((r) => r.at.has(id)) : null) ?? (runs.length === 1 ? runs[0] : null);
   $("front").hidden = run !== null; $("run").hidden = run === null;
+  $("theory").hidden = run !== null || !$("theory").children.length;
   for (const link of $("runs").children) link.toggleAttribute("aria-current", link.dataset.key === (run?.key ?? ""));
   if (!run) {
     $("name").textContent = "Resharpen"; $("lead").textContent = `${many(runs.length, "run")}. Open one to look at its models.`; $("footer").textContent = `Drawn with ${runs[0].made}.`;
