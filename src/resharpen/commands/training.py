@@ -161,7 +161,8 @@ class RunFigure(Training):
         if not of_the_paper(store) and len(store.experiment.variants) > 1:
             compare(store, out, console)
         claims = f"resharpen claims {quoted(out)}, " if has_claims(store) else ""
-        console.print(f"Next: {claims}resharpen report {quoted(out)} --open", soft_wrap=True)
+        look = f"resharpen results {quoted(out)}, resharpen report {quoted(out)} --open"
+        console.print(f"Next: {claims}{look}", soft_wrap=True)
         return store
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import retriever_reference as reference
-from helpers import assert_same, make_ensemble, make_problem, moved, retriever_problem
+from helpers import BENIGN, assert_same, make_ensemble, make_problem, moved, retriever_problem
 from parity import assert_parity, distance
 from scipy.special import erf, ndtr
 
@@ -36,7 +36,7 @@ def sequences(problem, validation):
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_parity_at_full_size(placement):
     problem = retriever_problem(placement, hidden=128, batch=128)
-    ensemble = make_ensemble(problem, range(2))
+    ensemble = make_ensemble(problem, range(2), **BENIGN)
     assert_parity(NativeRetriever, problem, ensemble, steps=(1, 10))
 
 

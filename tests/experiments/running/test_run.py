@@ -334,13 +334,13 @@ def test_auto_is_native_where_it_can_run(tiny):
 
 
 def test_every_variant_has_the_engine_that_can_run_it(tiny, tmp_path):
-    mixed = replace(tiny, engine="auto", variants=["pre", "pre+log-n"], models=2)
-    with pytest.warns(UserWarning, match=r"variant 'pre\+log-n' runs on the torch engine.*attention 'log-n'"):
+    mixed = replace(tiny, engine="auto", variants=["pre", "pre+entmax"], models=2)
+    with pytest.warns(UserWarning, match=r"variant 'pre\+entmax' runs on the torch engine.*attention 'entmax'"):
         store = run(mixed, tmp_path / "r", workers=1)
     kept = {name: variant.engine for name, variant in store.experiment.variants.items()}
-    assert kept == {"pre": "native", "pre+log-n": "torch"}
+    assert kept == {"pre": "native", "pre+entmax": "torch"}
     assert dict(store.table("models").select("variant", "engine").unique().iter_rows()) == kept
     again = run(mixed, tmp_path / "r", workers=1)  # no new choice, and no warning: the run has made its own
     assert len(again.done()) == len(again.shards()) == 4
-    with pytest.raises(UserError, match=r"cannot run variant 'pre\+log-n'"):
+    with pytest.raises(UserError, match=r"cannot run variant 'pre\+entmax'"):
         run(replace(mixed, engine="native"), tmp_path / "other", workers=1)
