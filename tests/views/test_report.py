@@ -11,7 +11,7 @@ import pytest
 
 from resharpen.analysis.scores import scores
 from resharpen.cli import main
-from resharpen.errors import Failed, UserError
+from resharpen.errors import UserError
 from resharpen.experiments.running.runner import run
 from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.experiments.specs.variant import Variant
