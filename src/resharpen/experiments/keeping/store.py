@@ -246,7 +246,7 @@ def check_rounding(run: Run) -> None:
         there = run._header["rounding"].get(engine)
         if here and there and here != there:
             raise UserError(
-                f"{run.directory} was begun with another processor or compiler, whose last bits differ "
+                f"{run.experiment.name} was begun with another processor or compiler, whose last bits differ "
                 f"({engine}: {there} there, {here} here); continue it there, or start a run that can move between "
                 "machines: --march x86-64-v3, say, with the same compiler"
             )

@@ -20,7 +20,7 @@ from resharpen.errors import UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.machine import versions
 from resharpen.experiments.keeping.shard import MANIFEST, RESULTS, STATE, Damaged, ShardFiles
-from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.keeping.store import Run, check_rounding
 from resharpen.experiments.running.launchers import train
 from resharpen.experiments.running.training import Asked, Progress
 from resharpen.experiments.specs.spec import Shard
@@ -80,6 +80,7 @@ def _work(parcel: Parcel, name: str, mailbox: Any) -> Outcome:
             files.write_bytes(here / path, content)
         shared = _sees(parcel)
         run = _ByPost(here, trust_code=True, work=Path(parcel.directory) if shared else here)
+        check_rounding(run)
         shard = next(shard for shard in run.shards() if shard.name == name)
         where = run.files(shard)
         state: Any = None if shared else ray.get(mailbox.state.remote(name))

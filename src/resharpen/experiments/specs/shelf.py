@@ -204,7 +204,7 @@ SHELF = {
         ),
         {
             "smoke": Size(2, 10, 2, batch=8),
-            "laptop": Size(64, 2_000, 10, batch=16),
+            "laptop": Size(32, 2_000, 5, batch=16),
             "overnight": Size(64, 10_000, 10, batch=16),
             "paper": Size(100, 100_000),
         },
