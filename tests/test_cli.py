@@ -12,7 +12,8 @@ import polars as pl
 import pytest
 
 from resharpen.cli import main
-from resharpen.experiments.running.runner import load
+from resharpen.commands.training import RunFigure, Submit
+from resharpen.experiments.running.runner import load, with_engine
 
 TINY = """
 models = 16
@@ -286,3 +287,18 @@ def test_doctor(capsys):
     said = capsys.readouterr().out
     assert "torch" in said
     assert "compiler" in said
+
+
+def test_a_new_run_from_an_old_one_has_the_engine_that_is_asked_for(tmp_path):
+    toml = tmp_path / "spec.toml"
+    toml.write_text(
+        "models = 1\nsteps = 2\nbatch = 4\ncheckpoints = 1\nvariants = ['pre']\ntask = { v = 4, train_lengths = [1] }\n"
+    )
+    main(["run", str(toml), "--out", str(tmp_path / "a"), "--engine", "torch", "--workers", "1"])
+    old = RunFigure(str(tmp_path / "a"), engine="native", out=tmp_path / "b")._experiment()[0]
+    assert with_engine(old).variants["pre"].engine == "native"
+    assert RunFigure(str(tmp_path / "a"))._experiment()[0].variants["pre"].engine == "torch"
+
+
+def test_a_submitted_seed_of_zero_is_a_seed():
+    assert Submit("x.toml", seed=0, slurm=True)._arguments() == ["run", "x.toml", "--seed", "0"]

@@ -28,11 +28,12 @@ def run(experiment: Experiment, directory: str | Path, workers: int | None = Non
     In a notebook progress is shown, and the interrupt button stops after the current chunk: nothing is lost, and the
     same cell goes on.
     """
-    if how or not in_notebook():
+    if not in_notebook():
         return runner.run(experiment, directory, workers, **how)
     progress = NotebookProgress()
     with orderly(Interruptible()) as asked:
-        store = runner.run(experiment, directory, workers, progress.plan, progress.update, asked.is_stopping)
+        shown = {"on_plan": progress.plan, "on_progress": progress.update, "should_stop": asked.is_stopping}
+        store = runner.run(experiment, directory, workers, **{**shown, "saves": lambda: asked.saves, **how})
     if asked.is_stopping():
         print("Stopped; nothing is lost. Run this cell again to go on.")
     return store

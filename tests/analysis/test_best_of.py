@@ -17,7 +17,7 @@ def sample(values, worth=1.0):
 @pytest.mark.parametrize("n", [1, 2, 5, 9])
 def test_it_is_the_mean_over_all_subsets(n):
     rng = np.random.default_rng(n)
-    values, others = rng.normal(size=n), rng.integers(0, 3, n)
+    values = rng.normal(size=n)
     k_K = list(range(1, n + 1))
 
     def mean_of_maxima(x):
@@ -25,10 +25,7 @@ def test_it_is_the_mean_over_all_subsets(n):
 
     found = best_of(sample(values), -9.0, k_K)
     assert [interval.estimate for interval in found] == pytest.approx(mean_of_maxima(values))
-    differences = best_of(sample(values), -9.0, k_K, sample(others))
-    expected = mean_of_maxima(values) - mean_of_maxima(others)
-    assert [interval.estimate for interval in differences] == pytest.approx(expected)
-    assert all(interval.low <= interval.estimate <= interval.high for interval in found + differences)
+    assert all(interval.low <= interval.estimate <= interval.high for interval in found)
 
 
 def test_budgets_leave_four_draws_for_each():
@@ -38,35 +35,30 @@ def test_budgets_leave_four_draws_for_each():
 
 
 def stuck_or_learned(rng, shape):
-    """A TVD: a third learned it, the others are stuck, a few are lost; the second like the first, moved a little."""
+    """A TVD: a third learned it, the others are stuck, a few are lost."""
     kind = rng.choice(3, p=[0.33, 0.62, 0.05], size=shape)
-    first = np.choose(kind, [rng.beta(2, 40, shape), rng.beta(30, 40, shape), np.ones(shape)])
-    return -first, -np.clip(first * np.exp(0.3 * rng.normal(size=shape)), 0, 1)
+    return -np.choose(kind, [rng.beta(2, 40, shape), rng.beta(30, 40, shape), np.ones(shape)])
 
 
 def skewed(rng, shape):
-    first = np.minimum(1, np.exp(rng.normal(-3, 1.2, shape)))
-    return -first, -np.minimum(1, first * np.exp(0.3 * rng.normal(size=shape) - 0.1))
+    return -np.minimum(1, np.exp(rng.normal(-3, 1.2, shape)))
 
 
 @pytest.mark.parametrize("population", [stuck_or_learned, skewed])
 @pytest.mark.parametrize("n", [32, 96])
 def test_the_band_covers_the_truth(population, n):
     rng, k_K, times = np.random.default_rng(1), budgets(n)[::2], 150
-    many = population(rng, 200_000)
     cdf = np.arange(1, 200_001) / 200_000
-    truth_K, other_K = (np.array([np.sort(x) @ (cdf**k - (cdf - 1 / 200_000) ** k) for k in k_K]) for x in many)
-    covered_K, difference_K = np.zeros(len(k_K)), np.zeros(len(k_K))
-    for a, b in zip(*population(rng, (times, n)), strict=True):
-        for hits_K, intervals, true_K in (
-            (covered_K, best_of(sample(a), -1.0, k_K), truth_K),
-            (difference_K, best_of(sample(b), -1.0, k_K, sample(a)), other_K - truth_K),
-        ):
-            hits_K += [i.low <= true <= i.high for i, true in zip(intervals, true_K, strict=True)]
+    many = np.sort(population(rng, 200_000))
+    truth_K = np.array([many @ (cdf**k - (cdf - 1 / 200_000) ** k) for k in k_K])
+    covered_K = np.zeros(len(k_K))
+    for values in population(rng, (times, n)):
+        covered_K += [
+            i.low <= true <= i.high for i, true in zip(best_of(sample(values), -1.0, k_K), truth_K, strict=True)
+        ]
     # 0.93 less two standard errors of 150 simulations
     assert (covered_K / times >= 0.89).all(), covered_K / times
-    assert (difference_K / times >= 0.89).all(), difference_K / times
-    assert (covered_K + difference_K).mean() / times / 2 >= 0.94
+    assert covered_K.mean() / times >= 0.94
 
 
 def test_fewer_effective_draws_widen_the_band():

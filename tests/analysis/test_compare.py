@@ -130,7 +130,8 @@ def test_the_number_of_models_that_it_takes():
     reach = 0.1 * np.sqrt(64 / (64 + more))
     assert judge(Interval(0.05, 0.05 - reach, 0.05 + reach, 0.01), 0.01, 0.02) == "helps"
     assert more_models(interval, 0.02, 64, tests=8) > more
-    assert more_models(Interval(0.0, -0.1, 0.1, 1.0), 0.05, 64, tests=1) == more
+    # a gain of nothing has to clear both ends of the margin: (1.96 + 1.28)^2 / 1.96^2 * 4 = 10.9 times as many
+    assert more_models(Interval(0.0, -0.1, 0.1, 1.0), 0.05, 64, tests=1) == 640
     assert more_models(Interval(0.0, -np.inf, 0.1, 1.0), 0.05, 5, tests=1) is None
 
 
@@ -165,6 +166,9 @@ def test_runs_pair_if_they_differ_in_the_variant_alone(tiny, tmp_path):
         c = run(replace(tiny, **change), tmp_path / str(change), workers=1)
         with pytest.raises(UserError, match=f"{next(iter(change))}: "):
             compare(a, other=c)
+    wider = [replace(setting, model=replace(setting.model, d=5)) for setting in tiny.settings]
+    with pytest.raises(UserError, match=r"model\.d: 3 -> 5"):
+        compare(a, other=run(replace(tiny, settings=tuple(wider)), tmp_path / "wider", workers=1))
     fewer = run(replace(tiny, settings=tiny.settings[:1]), tmp_path / "fewer", workers=1)
     assert compare(a, other=fewer).settings == ("sct-v4-s1",)
     other = run(replace(tiny, settings=(replace(tiny.settings[0], train_length=3),)), tmp_path / "o", workers=1)

@@ -16,7 +16,7 @@ def made_up(monkeypatch):
     def claim(task, levels, draws=96):
         rng = np.random.default_rng(0)
         rows = [
-            (f"s{s}", s, variant, draw, weights, level * rng.uniform(0.9, 1.1), True)
+            (f"s{s}", s, variant, draw, weights, min(1.0, level * rng.uniform(0.9, 1.1)), True)
             for (s, variant), level in levels.items()
             for draw in range(draws)
             for weights in ("train", "bema")
@@ -49,7 +49,7 @@ def sct(sharper=0.3, norm=0.02, s=(2, 3)):
 def test_set_complement(made_up, levels, verdict):
     (claim,) = made_up(SetComplement(9), levels)
     assert (claim.number, claim.verdict) == (8, verdict)
-    assert len(claim.findings) == 4 * 2 + 2
+    assert len(claim.findings) == 4 * 2 + 2 + 2
 
 
 def test_few_draws_do_not_show_that_there_is_no_cure(made_up):
@@ -71,3 +71,10 @@ def test_maximum_retrieval(made_up, post, log_n, verdict):
 def test_runs_without_sharper_attention_say_nothing(made_up):
     assert made_up(SetComplement(9), {(3, "pre"): 0.3, (3, "peri"): 0.01}) == []
     assert made_up(MaxRetrieval(), {(16, "none"): 0.3, (16, "post"): 0.3}) == []
+
+
+def test_where_nobody_is_ill_nothing_is_cured(made_up):
+    """All do well without a remedy, and the norm harms: that is no cure by log n, whatever the numbers."""
+    levels = {(16, name): 1.1 for name in ("none", "none+log-n", "none+ssmax")} | {(16, "post"): 0.7}
+    (claim,) = made_up(MaxRetrieval(), levels)
+    assert claim.verdict == "does not hold"

@@ -1,18 +1,21 @@
 """Whose a file is, and whether it makes sense: swapped, foreign, re-hashed, out of range."""
 
+import errno
 import io
 import json
+import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from resharpen.errors import UserError
+from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping import files
-from resharpen.experiments.keeping.shard import RESULTS, TABLES, Damaged
+from resharpen.experiments.keeping.shard import RESULTS, TABLES, Damaged, _read_manifest
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.runner import plan_of, run
 from resharpen.experiments.specs.identity import identities
@@ -249,3 +252,34 @@ def test_a_changed_search_in_the_header_is_nobody_s(finished, spec):
         Run(finished.directory).table("models")
     with pytest.raises(UserError, match=r"drawn\.pre\.weight_decay"):
         run(spec, finished.directory, workers=1)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "manifest.json", "state.safetensors"])
+def test_a_bad_moment_of_the_system_costs_nothing(name, finished, under_way, spec, monkeypatch):
+    """What cannot be read now may be there tomorrow: only what is gone or is something else is trained again."""
+    store = under_way if name == "state.safetensors" else finished
+    before = {path: path.read_bytes() for path in store.directory.rglob(name)}
+    read = Path.read_bytes
+
+    def stale(path):
+        if path.name == name:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", stale)
+    _read_manifest.cache_clear()
+    with pytest.raises(Failed, match=r"cannot be read: Stale .*nothing was thrown away"):
+        run(spec, store.directory, workers=1)
+    monkeypatch.undo()
+    _read_manifest.cache_clear()
+    assert before
+    assert {path: path.read_bytes() for path in store.directory.rglob(name)} == before
+
+
+def test_growing_keeps_where_a_run_began(finished, spec):
+    began = json.loads((finished.directory / "run.json").read_text())
+    began |= {"provenance": {**began["provenance"], "started": "long ago"}}
+    (finished.directory / "run.json").write_text(json.dumps(began))
+    run(replace(spec, models=spec.models + 1), finished.directory, workers=1)
+    now = json.loads((finished.directory / "run.json").read_text())
+    assert (now["provenance"], now["rounding"], now["code"]) == (began["provenance"], began["rounding"], began["code"])

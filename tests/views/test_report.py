@@ -11,7 +11,7 @@ import pytest
 
 from resharpen.analysis.scores import scores
 from resharpen.cli import main
-from resharpen.errors import UserError
+from resharpen.errors import Failed, UserError
 from resharpen.experiments.running.runner import run
 from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.experiments.specs.variant import Variant
@@ -180,7 +180,7 @@ def test_a_run_without_results_and_a_place_that_cannot_be_written(tiny, store, t
     with pytest.raises(UserError, match="no finished shard yet"):
         write_report([unfinished], tmp_path / "report.html")
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write"):
+    with pytest.raises(Failed, match="cannot write"):
         write_report([store], tmp_path / "file" / "report.html")
 
 

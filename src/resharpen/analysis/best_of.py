@@ -39,44 +39,36 @@ def order_weights(n: int, budgets_K: Sequence[int]) -> Floats:
     return (k_K / n * np.cumprod(np.insert(ratio_KxN, 0, 1.0, axis=1), axis=1))[:, ::-1]
 
 
-def best_of(sample: Sample, worst: float, budgets_K: Sequence[int], minus: Sample | None = None) -> list[Interval]:
-    """The expected best of k draws, for each k, or the difference to that of another sample of the same draws.
+def best_of(sample: Sample, worst: float, budgets_K: Sequence[int]) -> list[Interval]:
+    """The expected best of k draws, for each k; it is held against nothing, so its p says nothing.
 
     The band is the hull of two: the estimate plus or minus t standard errors under reweighted draws, and the middle 95%
     of the reweighted values. Either alone misses: the first where scores come in lumps, the second where the best are
     few. As for quantiles (`sum_interval`), each reweighting has half a draw that nobody saw, as bad as can be or as
-    good as the best. In simulations on scores like ours it covers 93 to 99% from 32 draws on. What no draw has shown
-    it cannot know: if one model in twenty is much better than all others, 32 draws show none in one case of five.
+    good as the best. In simulations on two populations like our scores, with 32 and 64 draws and every k of
+    `budgets`, it covers 96 to 99%. It covers less where the mean hangs on what few draws show: 88% at k = 1 on a
+    heavy-tailed population, and 81% from k = 2 on where one model in twenty is much better than all others, both with
+    32 draws; 92% at k = n/4 with 96 draws of which 3% are lost.
     """
-    from scipy.special import stdtr, stdtrit
+    from scipy.special import stdtrit
 
     n, effective = len(sample.values_N), sample.effective
     drawn_RxN, unseen_R = reweightings(n, effective, 0)
     few = slice(REWEIGHTINGS)
-    weights_KxN = order_weights(n, budgets_K)
-
-    def of(part: Sample, adds: bool) -> tuple[Floats, Floats]:
-        reweighted_KxR = _reweighted(part.values_N, worst, budgets_K, drawn_RxN[few], unseen_R[few], adds)
-        return weights_KxN @ np.sort(part.values_N), reweighted_KxR
-
-    estimate_K, values_KxR = of(sample, True)
-    if minus is not None:
-        base_K, base_KxR = of(minus, False)
-        estimate_K, values_KxR = estimate_K - base_K, values_KxR - base_KxR
-    error_K = np.maximum(values_KxR.std(axis=1), np.finfo(float).tiny)
-    t = stdtrit(max(effective - 1, 1), 1 - TAIL)
-    low_K = np.minimum(estimate_K - t * error_K, np.quantile(values_KxR, TAIL, axis=1))
-    high_K = np.maximum(estimate_K + t * error_K, np.quantile(values_KxR, 1 - TAIL, axis=1))
-    p_K = 2 * stdtr(max(effective - 1, 1), -np.abs(estimate_K) / error_K)
-    return [Interval(*map(float, found)) for found in zip(estimate_K, low_K, high_K, p_K, strict=True)]
+    estimate_K = order_weights(n, budgets_K) @ np.sort(sample.values_N)
+    values_KxR = _reweighted(sample.values_N, worst, budgets_K, drawn_RxN[few], unseen_R[few])
+    reach_K = stdtrit(max(effective - 1, 1), 1 - TAIL) * values_KxR.std(axis=1)
+    low_K = np.minimum(estimate_K - reach_K, np.quantile(values_KxR, TAIL, axis=1))
+    high_K = np.maximum(estimate_K + reach_K, np.quantile(values_KxR, 1 - TAIL, axis=1))
+    return [Interval(*map(float, found), p=1.0) for found in zip(estimate_K, low_K, high_K, strict=True)]
 
 
 def _reweighted(
-    values_N: Floats, worst: float, budgets_K: Sequence[int], drawn_RxN: Floats, unseen_R: Floats, adds: bool
+    values_N: Floats, worst: float, budgets_K: Sequence[int], drawn_RxN: Floats, unseen_R: Floats
 ) -> Floats:
     """Sum of x_(i) (F_i^k - F_{i-1}^k), F the distribution under each reweighting, [K, R]."""
     order_N = np.argsort(values_N, kind="stable")
-    lost_R = np.where(np.arange(len(unseen_R)) % 2 == adds, unseen_R, 0.0)
+    lost_R = np.where(np.arange(len(unseen_R)) % 2 == 1, unseen_R, 0.0)
     weight_RxN = np.column_stack([lost_R, drawn_RxN[:, order_N]])
     weight_RxN[:, -1] += unseen_R - lost_R
     value_N = np.insert(values_N[order_N], 0, min(worst, values_N.min()))

@@ -7,7 +7,7 @@ its first checkpoint has the metric's worst value.
 
 - the median gain, with its exact interval, and the share of pairs won, ties half
 - the gain of the best tenth: the difference of the 10% (or 90%) quantiles
-- the gain in the expected best of k draws (`analysis/best_of.py`), at every budget k
+- the expected best of k draws (`analysis/best_of.py`) of each, at every budget k
 - each over all lengths and over those longer than trained; the median at every length
 
 What follows from a median or a best tenth is said in `analysis/verdict.py`.
@@ -76,7 +76,7 @@ class AtLength:
 
 @dataclass(frozen=True)
 class BestOf:
-    """The expected best of k draws over all or new lengths, as measured and as a gain over the baseline's."""
+    """The expected best of k draws over all or new lengths."""
 
     variant: str
     setting: str
@@ -84,8 +84,6 @@ class BestOf:
     k: tuple[int, ...]
     value: tuple[Interval, ...]
     """In the task's own direction: of a TVD the lower is the better."""
-    gain: tuple[Interval, ...]
-    """Empty for the baseline."""
 
 
 @dataclass(frozen=True)
@@ -237,9 +235,7 @@ def _curves(cells: Cells, paired: Paired, lengths: Lengths, worst: float) -> lis
     for (setting, variant), sample in cells.items():
         k_K = budgets(len(sample.values_N))
         value_K = [_turned(interval, paired.sign) for interval in best_of(sample, worst, k_K)]
-        base = None if variant == paired.baseline else cells[setting, paired.baseline]
-        gain_K = best_of(sample, worst, k_K, base) if base else []
-        found.append(BestOf(variant, setting, lengths, tuple(k_K), tuple(value_K), tuple(gain_K)))
+        found.append(BestOf(variant, setting, lengths, tuple(k_K), tuple(value_K)))
     return found
 
 
@@ -276,7 +272,10 @@ def sentence(effect: Effect, of: Comparison) -> str:
     """`peri helps against pre on new lengths: median gain 0.21 TVD (0.18 to 0.25), wins 0.93 of 96 pairs; best tenth:
     helps, 0.11 (0.08 to 0.14)`"""
     where = {"new": "on new lengths", "all": "over all lengths"}[effect.lengths]
-    where += ", mean of settings" if effect.setting == EVERY else ""
+    if effect.setting == EVERY:
+        where += ", mean of settings"
+    elif len(of.settings) > 1:
+        where += f" of {effect.setting}"
     median, best = (gain.said(of.margin) for gain in (effect.median, effect.best))
     return (
         f"{effect.variant} against {of.baseline} {where}: median {median} {of.metric.label}; "

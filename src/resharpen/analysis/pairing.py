@@ -11,7 +11,7 @@ from resharpen.analysis.claims.finding import paired_only
 from resharpen.analysis.scores import scored_lengths, task_of
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.store import Run
-from resharpen.experiments.specs.toml import differences, to_data
+from resharpen.experiments.specs.toml import differences, tasks_data, to_data
 from resharpen.tasks import Metric
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _values(run: Run) -> pl.DataFrame:
 
 
 def _check_same_draws(run: Run, other: Run) -> None:
-    ours, theirs = ({setting.name: setting.task for setting in r.experiment.settings} for r in (run, other))
+    ours, theirs = ({setting.name: setting for setting in r.experiment.settings} for r in (run, other))
     common = [name for name in ours if name in theirs]
     if not common:
         raise UserError(
@@ -160,8 +160,8 @@ def _check_same_draws(run: Run, other: Run) -> None:
         )
     a, b = (
         {key: to_data(r.experiment)[key] for key in SAME}
-        | {name: {"kind": tasks[name].kind, **tasks[name].as_data()} for name in common}
-        for r, tasks in ((run, ours), (other, theirs))
+        | {name: tasks_data([settings[name]])[0] for name in common}  # task, training length and model
+        for r, settings in ((run, ours), (other, theirs))
     )
     if changes := differences(a, b):
         raise UserError(f"{other.directory} does not pair with {run.directory} ({'; '.join(changes)})")

@@ -67,7 +67,8 @@ def more_models(interval: Interval, margin: float, models: int, tests: int) -> i
 
     An interval of half-width h now has h sqrt(models / n) with n. To leave out zero with a probability of 0.8 it takes
     n = models (h/z)^2 ((z' + 0.84) / |g|)^2, z = 1.96 and z' its like at the level 0.05 / tests; to lie within the
-    margin, where |g| is below it, the same with z for z' and margin - |g| for |g|. The smaller of the two counts.
+    margin, where |g| is below it, the same with z for z' and margin - |g| for |g|, and 1.28 for 0.84 near zero, where
+    it has to clear both ends. The smaller of the two counts.
     """
     from scipy.special import ndtri
 
@@ -77,6 +78,7 @@ def more_models(interval: Interval, margin: float, models: int, tests: int) -> i
     z, strict, power = -ndtri(TAIL), -ndtri(TAIL / tests), ndtri(POWER)
     size = abs(interval.estimate)
     differ = ((strict + power) / size) ** 2 if size else inf
-    same = ((z + power) / (margin - size)) ** 2 if size < margin else inf
+    clear = ndtri((1 + POWER) / 2) if size < margin / 4 else power
+    same = ((z + clear) / (margin - size)) ** 2 if size < margin else inf
     needed = models * (reach / z) ** 2 * min(differ, same)
     return max(1, ceil((needed - models) / GROUP)) * GROUP

@@ -99,7 +99,9 @@ def _draws(models: pl.DataFrame, experiment: Experiment) -> Check:
     wrong = [
         f"{name} of {models['model'][int(i)]}"
         for name in names
-        for i in np.flatnonzero(~np.isclose(models[name], models[f"{name}_there"], rtol=1e-12, atol=0))[:3]
+        for i in np.flatnonzero(~np.isclose(models[name], models[f"{name}_there"], rtol=1e-12, atol=0, equal_nan=True))[
+            :3
+        ]
     ]
     return Check("hyperparameters of common models", models.height, tuple(wrong))
 

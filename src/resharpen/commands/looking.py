@@ -88,7 +88,8 @@ class Results:
         run = load(self.run, self.trust_code)
         if self.parquet is not None:
             write_parquet(self.parquet, tidy_results(run))
-            console.print(f"wrote {self.parquet}", soft_wrap=True)
+            if not self.csv:
+                console.print(f"wrote {self.parquet}", soft_wrap=True)
         if self.csv:
             sys.stdout.write(tidy_results(run).write_csv())
         elif self.parquet is None:

@@ -75,6 +75,11 @@ class Training:
             if self.scale is not None:
                 raise UserError("--scale goes with a figure's name, not with a file or a run")
             experiment = load(path, self.trust_code).experiment if path.is_dir() else read_toml(path)
+            if (
+                path.is_dir() and self.out and self.out.resolve() != path.resolve()
+            ):  # a new run chooses its engines anew
+                anew = {name: replace(variant, engine=None) for name, variant in experiment.variants.items()}
+                experiment = replace(experiment, variants=anew)
         else:
             experiment = take(self.target, self.scale or "laptop")
         variants = None if self.variants is None else [name.strip() for name in self.variants.split(",")]
@@ -204,12 +209,17 @@ class Reproduce:
         except SystemExit:
             console.print(f"All of it goes on with: {self._command()}", soft_wrap=True)
             raise
+        if missing := [name for name in names if name not in (*runs, "theory")]:
+            console.print(f"With other processes: {', '.join(missing)}. Then: {self._command()}", soft_wrap=True)
+            return
         for name, parts in STUDIES.items():
             if set(parts) <= set(runs):
                 study([runs[part] for part in parts], out, f"{name}-{scale}", console)
         checks = check_all(THEORY_UP_TO) if "theory" in names else []
         write_report(list(runs.values()), out / "report.html", checks)
         console.print(f"All is done. Look at it: {quoted(out / 'report.html')}", soft_wrap=True)
+        if not all(check.holds for check in checks):
+            raise Failed("a statement of the theory does not hold: the report says which")
 
     def _names(self) -> list[str]:
         """In the order of the shelf; figures of the same models are one run."""
@@ -261,9 +271,12 @@ class Submit(Training):
     def __call__(self, console: Console) -> None:
         from resharpen.experiments.keeping.store import quoted
         from resharpen.experiments.running.slurm import script, submit
+        from resharpen.experiments.specs.shelf import STUDIES
 
         if not self.slurm:
             raise UserError("say to what: --slurm")
+        if self.target in STUDIES:
+            raise UserError(f"submit one of {', '.join(STUDIES[self.target])}: each is a run of its own")
         experiment, out = self._experiment()
         kinds = len(experiment.settings) * len(experiment.variants)
         jobs = min(self.jobs, kinds * sum(experiment.shard_sizes().values()))
@@ -282,7 +295,7 @@ class Submit(Training):
             value, option = getattr(self, name), f"--{name.replace('_', '-')}"
             if value is True:
                 arguments.append(option)
-            elif value not in (None, False):
+            elif value is not None and value is not False:
                 arguments += [option, str(value)]
         return arguments
 

@@ -227,6 +227,8 @@ class TorchEngine:
 
 def rounding(device: str) -> str:
     """What decides how torch rounds."""
+    if device.startswith("cuda"):
+        device = f"{device}-{torch.cuda.get_device_name()}"
     return f"{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}-{device}"
 
 

@@ -67,10 +67,11 @@ def _title(found: Comparison) -> str:
     each = sorted({models.models for models in found.models})
     diverged, total = (sum(getattr(models, name) for models in found.models) for name in ("diverged", "models"))
     weights = {"train": "training weights", "bema": "BEMA weights"}.get(found.weights, found.weights)
+    fewer = f"; below the first {MOST_COLUMNS} of {len(found.settings)}" if len(found.settings) > MOST_COLUMNS else ""
     return (
         f"Against '{found.baseline}', pair by pair over the same draws: {'-'.join(map(str, each))} models a setting "
         f"and variant, {diverged} of {total:,} diverged\n({weights} at the best checkpoint; 95% intervals over draws; "
-        f"grey band: a difference of less than {found.margin:g})"
+        f"grey band: a difference of less than {found.margin:g}; hollow: too few draws for an interval{fewer})"
     )
 
 
@@ -100,7 +101,8 @@ def interval_bar(axes: Axes, interval: Interval, at: float, style: dict[str, Any
     """A gain with its interval; an end that the draws leave open is left out."""
     low, high = (end if np.isfinite(end) else interval.estimate for end in (interval.low, interval.high))
     axes.plot([low, high], [at, at], color=style["color"], linewidth=1.4)
-    axes.plot(interval.estimate, at, style["marker"], color=style["color"], markersize=5)
+    inside = style["color"] if np.isfinite([interval.low, interval.high]).all() else "white"
+    axes.plot(interval.estimate, at, style["marker"], color=style["color"], markerfacecolor=inside, markersize=5)
 
 
 def _best_of(axes: Axes, found: Comparison, setting: str, style: dict[str, dict[str, Any]]) -> None:

@@ -42,8 +42,8 @@ def draw(run: Run, selection: str = "best", attention: str | None = None) -> Fig
     read = f", read with {attention}" if attention else ""
     caption = f"each dot is a model with its own random hyperparameters, {CHECKPOINTS[selection]}{read}"
     figures = Figures()
-    names = ", ".join(dict.fromkeys(setting.task.title for setting in settings))
-    title = f"{names if len(settings) < 3 else 'All languages'}: {caption}"
+    names = list(dict.fromkeys(setting.task.title for setting in settings))
+    title = f"{', '.join(names) if len(names) < 3 else f'{len(names)} tasks'}: {caption}"
     for i, metric in enumerate(task.metrics):
         name = metric.replace("_", "-") if i else "figure"
         if i == 0 and task.shown_by == "train_length":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from resharpen.analysis.claims.remedies import CURED
-from resharpen.analysis.compare import Comparison
+from resharpen.analysis.claims.remedies import CURED, NO_CURE
+from resharpen.analysis.compare import MARGIN, Comparison
 from resharpen.views.compare_figure import interval_bar
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def draw_remedies(comparisons: Sequence[Comparison]) -> Figure:
 
 def _panel(axes: Axes, found: Comparison, setting: str, name: str, named: bool) -> None:
     of = {effect.variant: effect for effect in found.effects if effect.setting == setting}  # new lengths come last
-    axes.axvspan(-found.margin, found.margin, color="#DDDDDD", alpha=0.6, linewidth=0, zorder=0)
+    margin = NO_CURE if name == "best" else found.margin
+    axes.axvspan(-margin, margin, color="#DDDDDD", alpha=0.6, linewidth=0, zorder=0)
     axes.axvline(0.0, color="black", linewidth=0.8)
     for place, variant in enumerate(found.variants):
         colour, shape = look(variant)
@@ -92,6 +93,9 @@ def legend(figure: Figure) -> None:
     handles: list[Artist] = [Patch(facecolor=colour, label=name) for name, colour in ATTENTION.items()]
     for after, text in ((False, "no norm after attention"), (True, "a norm after attention")):
         handles.append(Line2D([], [], color="black", marker=SHAPES[after], linestyle="", label=text))
-    cured = f"cured: the best tenth is less than {CURED:g} from perfect"
+    handles.append(
+        Patch(facecolor="#DDDDDD", label=f"less than {NO_CURE:g} (best), {MARGIN:g} (median): no difference")
+    )
+    cured = f"about here the best tenth is less than {CURED:g} from perfect: a cure"
     handles.append(Line2D([], [], color="#D55E00", linewidth=1.1, linestyle="--", label=cured))
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)

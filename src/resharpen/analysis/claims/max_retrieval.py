@@ -29,7 +29,7 @@ def max_retrieval_claims(run: Run, worth: float = 1.0) -> list[Claim]:
     findings = compare(means, pairs, f"{what} on new lengths", ">")
     if findings:  # there are new lengths
         gain = f"{what}, gain from {trained} to {longest:,} items"
-        # a model that is lost has the same accuracy, none, at both
-        findings += compare(by_draw(change, cell, "value", 0.0, worth), pairs, gain, ">")
+        # a model that is lost has the worst change there is: from all right to none
+        findings += compare(by_draw(change, cell, "value", -1.0, worth), pairs, gain, ">")
     text = "Maximum Retrieval: post and peri are better than pre and none, more so with length"
     return [make_claim(4, text, findings)]

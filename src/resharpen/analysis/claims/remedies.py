@@ -37,13 +37,13 @@ def remedies_claims(run: Run, worth: float = 1.0) -> list[Claim]:
     if task_of(run).kind == SetComplement.kind:
         cells = _distances(run, worth, shortest=3)
         findings = _no_cures(cells, [(f"{p}+{a}", p) for p in ("none", "pre") for a in SHARPER])
-        findings += _cures(cells, ("pre-final", "peri")) if findings else []
+        findings += _ill(cells, ("none", "pre")) + _cures(cells, ("pre-final", "peri")) if findings else []
         text = "from s >= 3 sharper attention does not cure Set Complement, a norm after attention does"
         number = NUMBERS[0]
     elif task_of(run).kind == MaxRetrieval.kind:
         cells = _distances(run, worth)
         findings = _cures(cells, [f"none+{a}" for a in SHARPER])
-        findings += _no_cures(cells, [("post", "none")]) if findings else []
+        findings += _ill(cells, ("none",)) + _no_cures(cells, [("post", "none")]) if findings else []
         text = "a norm after attention does not cure Maximum Retrieval at length, log n scaling does"
         number = NUMBERS[1]
     else:
@@ -59,6 +59,15 @@ def _distances(run: Run, worth: float, shortest: int = 0) -> Cells:
     lower = task_of(run).lower_is_better
     away = rows.with_columns(distance=pl.col("score_new") if lower else 1 - pl.col("score_new"))
     return by_draw(away, ["setting", "variant"], "distance", 1.0, worth)
+
+
+def _ill(cells: Cells, untreated: Iterable[str]) -> list[Finding]:
+    """Where the best do well without a remedy there is nothing to cure."""
+    return [
+        Finding(f"{setting}, {variant}: best distance", quantile_interval(sample, BEST, CURED), ">", CURED)
+        for (setting, variant), sample in cells.items()
+        if variant in untreated
+    ]
 
 
 def _cures(cells: Cells, remedies: Iterable[str]) -> list[Finding]:

@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import os
 import platform
+import re
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -26,6 +27,7 @@ from resharpen.errors import Failed
 SOURCES = Path(__file__).parent / "kernels"
 SUFFIX = ".dll" if platform.system() == "Windows" else ".so"
 DIGITS = 12
+VECTOR = re.compile(r"(sse|ssse|avx|fma|f16c|bmi|abm|popcnt|amx|asimd|sve|fp)")
 
 
 def kernel(name: str, sizes: Mapping[str, int], march: str = "native") -> Path:
@@ -47,7 +49,7 @@ def kernel(name: str, sizes: Mapping[str, int], march: str = "native") -> Path:
 
 def rounding(march: str, compiler: Compiler) -> str:
     """What decides how kernels round: PROCESSOR-COMPILER, as their names have it."""
-    return f"{_processor(march)}-{_digest(f'{compiler.flags(march)} {compiler.version}'.encode())}"
+    return f"{_processor(march)}-{_digest(f'{compiler.flags(march)} {compiler}'.encode())}"
 
 
 def why_not_here(march: str) -> str:
@@ -142,8 +144,11 @@ def _cpu() -> str:
     """What -march=native depends on: the processor's model and features."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n")[0].splitlines()
-        wanted = ("vendor_id", "cpu family", "model", "model name", "flags", "Features", "CPU part")
-        return "\n".join(line for line in lines if line.split(":")[0].strip() in wanted)
+        fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        # of the features those that compilers use: newer systems list more of the others
+        features = (fields.get("flags") or fields.get("Features") or "").split()
+        kept = [fields.get(name, "") for name in ("vendor_id", "cpu family", "model", "model name", "CPU part")]
+        return " ".join([*kept, *sorted(name for name in features if VECTOR.match(name))])
     return f"{platform.machine()} {platform.processor()}"
 
 

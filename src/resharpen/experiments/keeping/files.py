@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 TEMPORARY = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.tmp")
 
 
+LOST = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+"""What is not there, or is something else. Any other error of the system may pass: nothing is thrown away for it."""
+
+
+def unreadable(path: Path, error: OSError) -> Failed:
+    return Failed(f"{path} cannot be read: {error.strerror}; nothing was thrown away")
+
+
 class TornFile(Exception):
     """An array file that is not what was written."""
 
@@ -80,8 +88,10 @@ def read_arrays(path: Path, facts: Mapping[str, str]) -> dict[str, NDArray]:
     """The arrays of a file that was written with these facts; TornFile for any other."""
     try:
         return parse_arrays(path.read_bytes(), facts)
-    except OSError as error:
+    except LOST as error:
         raise TornFile(f"{path} cannot be read: {error.strerror}") from error
+    except OSError as error:
+        raise unreadable(path, error) from error
     except TornFile as error:
         raise TornFile(f"{path} {error}") from error
 

@@ -39,7 +39,10 @@ def if_free(path: Path) -> Iterator[bool]:
     """Hold the lock if nobody else does, and say so."""
     descriptor = _open(path)
     try:
-        yield _lock(descriptor)
+        if not (held := _lock(descriptor)):  # somebody may be asking just now whether it is held
+            time.sleep(0.05)
+            held = _lock(descriptor)
+        yield held
     finally:
         os.close(descriptor)  # gives the lock back, too
 

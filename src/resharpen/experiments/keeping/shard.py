@@ -111,7 +111,7 @@ class ShardFiles:
             try:
                 size = (self.directory / name).stat().st_size
             except OSError as error:
-                raise self.damaged(name, _reason(error)) from None
+                raise self._lost(name, error) from error
             if size != manifest["bytes"][name]:
                 raise self.damaged(name, "is damaged (its length is not that of the manifest)")
         return True
@@ -122,7 +122,7 @@ class ShardFiles:
         try:
             data = (self.directory / name).read_bytes()
         except OSError as error:
-            raise self.damaged(name, _reason(error)) from None
+            raise self._lost(name, error) from error
         if manifest is None or files.sha256(data) != manifest["sha256"][name]:
             raise self.damaged(name, "is damaged (its hash is not that of the manifest)")
         return data
@@ -145,6 +145,14 @@ class ShardFiles:
             f"{self.directory / name} {what}: run the same command again to redo this shard and only this one"
         )
 
+    def _lost(self, name: str, error: OSError) -> Exception:
+        """What to say of a file that cannot be read: it is gone, or the system has a bad moment."""
+        if not isinstance(error, files.LOST):
+            return files.unreadable(self.directory / name, error)
+        return self.damaged(
+            name, "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        )
+
     def _manifest(self) -> dict[str, Any] | None:
         """The manifest, checked; None if there is none."""
         path = self.directory / MANIFEST
@@ -153,10 +161,12 @@ class ShardFiles:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise self.damaged(MANIFEST, _reason(error)) from None
+            raise self._lost(MANIFEST, error) from error
         try:
             manifest = _read_manifest(path, status.st_ino, status.st_size, status.st_mtime_ns)
-        except (OSError, ValueError, RecursionError):
+        except OSError as error:
+            raise self._lost(MANIFEST, error) from error
+        except (ValueError, RecursionError):
             raise self.damaged(MANIFEST, "is not a manifest") from None
         for name, value in {"format": FORMAT, **self.facts}.items():
             if manifest.get(name) != value:
@@ -184,7 +194,3 @@ def _read_manifest(path: Path, inode: int, size: int, modified: int) -> dict[str
         if not all(isinstance(value, kind) for value in values.values()):
             raise ValueError(f"{key} is not that of a manifest")
     return manifest
-
-
-def _reason(error: OSError) -> str:
-    return "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"

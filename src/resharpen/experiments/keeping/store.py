@@ -123,6 +123,10 @@ class Run:
     def provenance(self) -> dict[str, Any]:
         return self._header["provenance"]
 
+    def rounding(self, shard: Shard) -> str:
+        """How the numbers of a shard are to be rounded; empty where the run could not tell when it began."""
+        return self._header["rounding"].get(engine_of(self.experiment, shard.variant), "")
+
     def shards(self) -> list[Shard]:
         return self.experiment.shards(self._header["extents"])
 
@@ -228,15 +232,19 @@ def open_run(directory: Path, experiment: Experiment, trust_code: bool = False) 
         )
     check_rounding(run)
     if grows or new.baseline != old.baseline:
-        _write_header(directory, new, [*run._header["extents"], *([old.models] if grows else [])])
+        _write_header(directory, new, [*run._header["extents"], *([old.models] if grows else [])], run)
     else:
         _write_beside(directory, old)
     return Run(directory, trust_code)
 
 
+def engine_of(experiment: Experiment, variant: str) -> str:
+    return str(experiment.variants[variant].engine or experiment.engine)
+
+
 def roundings(experiment: Experiment) -> dict[str, str]:
     """Engine -> how its numbers are rounded here."""
-    engines = {str(variant.engine or experiment.engine) for variant in experiment.variants.values()}
+    engines = {engine_of(experiment, name) for name in experiment.variants}
     return {engine: rounding(engine, experiment.march, experiment.device) for engine in sorted(engines)}
 
 
@@ -247,8 +255,11 @@ def check_rounding(run: Run) -> None:
         if here and there and here != there:
             raise UserError(
                 f"{run.experiment.name} was begun with another processor or compiler, whose last bits differ "
-                f"({engine}: {there} there, {here} here); continue it there, or start a run that can move between "
-                "machines: --march x86-64-v3, say, with the same compiler"
+                f"({engine}: {there} there, {here} here); continue it there"
+                + (
+                    ", or start one that can move: --march x86-64-v3, say, with the same compiler"
+                    * (engine == "native")
+                )
             )
 
 
@@ -274,8 +285,9 @@ def _refuse_foreign(directory: Path) -> None:
         raise UserError(f"{directory} is not empty and is not a run directory; choose another --out")
 
 
-def _write_header(directory: Path, experiment: Experiment, extents: Sequence[int]) -> None:
-    """The header makes it a run; what belongs beside it is written again whenever it is missing."""
+def _write_header(directory: Path, experiment: Experiment, extents: Sequence[int], begun: Run | None = None) -> None:
+    """The header makes it a run; what belongs beside it is written again whenever it is missing. A run that has begun
+    keeps what is said of where and with what."""
     sources = {own.source(reference) for reference in experiment.references()}
     header = {
         "format": FORMAT,
@@ -287,6 +299,8 @@ def _write_header(directory: Path, experiment: Experiment, extents: Sequence[int
         "rounding": roundings(experiment),
         "provenance": provenance(),
     }
+    if begun is not None:
+        header |= {name: begun._header[name] for name in ("code", "rounding", "provenance")}
     files.write_json(directory / HEADER, header)
     _write_beside(directory, experiment)
 

@@ -82,7 +82,7 @@ def _is_done(run: Run, shard: Shard) -> bool:
 def _train(run: Run, shard: Shard, on_progress: Report, asked: Ask) -> bool:
     """What goes wrong in the user's own code is told as theirs."""
     try:
-        return Trainer(run.experiment, shard, run.files(shard), on_progress, asked).run()
+        return Trainer(run.experiment, shard, run.files(shard), on_progress, asked, rounding=run.rounding(shard)).run()
     except Exception as error:
         if isinstance(error, UserError) or not own.raised_by_own(error):
             raise

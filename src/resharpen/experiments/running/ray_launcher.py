@@ -121,7 +121,11 @@ def _word(directory: Path) -> Iterator[str]:
 def _content(run: Run) -> dict[str, bytes]:
     """The header and the code that the driver has let in; the task holds it against the hashes in the header."""
     sources = {own.source(reference) for reference in run.experiment.references()}
-    code = {str(code_copy(Path(), source.path, source.sha256)): source.path.read_bytes() for source in sources}
+    at = {source.sha256: source.path for source in sources}
+    code = {
+        str(code_copy(Path(), Path(entry["path"]), entry["sha256"])): at[entry["sha256"]].read_bytes()
+        for entry in run._header["code"]
+    }
     return {HEADER: (run.directory / HEADER).read_bytes(), **code}
 
 

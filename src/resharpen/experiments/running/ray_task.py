@@ -80,7 +80,10 @@ def _work(parcel: Parcel, name: str, mailbox: Any) -> Outcome:
             files.write_bytes(here / path, content)
         shared = _sees(parcel)
         run = _ByPost(here, trust_code=True, work=Path(parcel.directory) if shared else here)
-        check_rounding(run)
+        try:
+            check_rounding(run)
+        except UserError as error:
+            raise UserError(f"node {platform.node()}: {error}") from error
         shard = next(shard for shard in run.shards() if shard.name == name)
         where = run.files(shard)
         state: Any = None if shared else ray.get(mailbox.state.remote(name))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from resharpen.engines.base import Arrays, Engine, Weights, part, weights_of
 from resharpen.engines.choose import make_engine
+from resharpen.errors import UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.checks import check_arrays, check_state
 from resharpen.experiments.keeping.shard import ShardFiles
@@ -132,9 +133,11 @@ class Trainer:
         report: Callable[[Progress], None] = lambda progress: None,
         asked: Callable[[], Asked] = Asked,
         clock: Callable[[], float] = time.monotonic,
+        rounding: str = "",
     ):
+        """`rounding` is how the run's numbers are rounded, where it says so: a kernel that differs is refused."""
         self._experiment, self._shard, self._files = experiment, shard, shard_files
-        self._report, self._asked, self._clock = report, asked, clock
+        self._report, self._asked, self._clock, self._rounding = report, asked, clock, rounding
         self._checkpoints = experiment.checkpoint_steps()
         self._task = shard.setting.task
         self._selection = self._task.validation(experiment.seed, "selection")
@@ -146,6 +149,8 @@ class Trainer:
         engine = make_engine(
             self._engine, self._experiment.problem(self._shard), self._experiment.ensemble(self._shard)
         )
+        if self._rounding and engine.built.partition("@")[2] != self._rounding:
+            raise UserError(f"this run rounds as {self._rounding}, and here there is only {engine.built}")
         kept = self._resume(engine)
         self._report(self._progress(engine, kept, checkpoint=False))
         chunk, saved_at, saves = 1, self._clock(), self._asked().saves

@@ -189,7 +189,7 @@ SHELF = {
         tuple(f"{p}{a}" for p in ("none", "post") for a in ("", "+log-n", "+ssmax")),
         {
             "smoke": Size(16, 50, 2),
-            "laptop": Size(64, 10_000, 10),
+            "laptop": Size(64, 5_000, 10),
             "overnight": Size(96, 50_000, 20),
             "paper": Size(100, 100_000),
         },

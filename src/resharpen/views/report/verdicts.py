@@ -57,7 +57,7 @@ def comparison_data(run: Run) -> dict[str, Any] | None:
         "sentences": found.sentences(),
         "headlines": [found.effects.index(effect) for effect in found.headlines()],
         "effects": effects,
-        "bestOf": [{**asdict(curve), "gain": None} for curve in found.best_of],
+        "bestOf": [asdict(curve) for curve in found.best_of],
         "importance": [asdict(importance) for importance in found.importance],
     }
 
