@@ -33,7 +33,7 @@ def draw_remedies(comparisons: Sequence[Comparison]) -> Figure:
 
     panels = [(found, setting) for found in comparisons for setting in found.settings]
     tallest = max(len(found.variants) for found in comparisons)
-    size = (1.5 + 3.0 * len(panels), 2.2 + 0.42 * tallest)
+    size = (max(10.0, 1.5 + 3.0 * len(panels)), max(6.5, 3.0 + 0.42 * tallest))  # room for the legend, too
     figure = Figure(figsize=size, layout="constrained", dpi=150)
     grid = figure.subplots(2, len(panels), squeeze=False)
     for column, (found, setting) in enumerate(panels):
