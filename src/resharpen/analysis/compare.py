@@ -22,7 +22,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Literal
 
 from resharpen.analysis.best_of import best_of, budgets
-from resharpen.analysis.claims.finding import BEST, MEDIAN, Cells, by_draw, correlation_within_groups
+from resharpen.analysis.claims.finding import BEST, MEDIAN, Cells, by_draw, correlation_within_groups, median_of
 from resharpen.analysis.importance import Importance, importances
 from resharpen.analysis.pairing import Paired, pair
 from resharpen.analysis.statistics import (
@@ -218,10 +218,7 @@ def _samples(cells: Cells, variant: str, baseline: str, settings: Sequence[str])
 
 
 def _median(samples: Samples) -> Interval:
-    gains = {setting: a - b for setting, (a, b) in samples.items()}
-    if len(gains) == 1:
-        return quantile_interval(next(iter(gains.values())), MEDIAN, 0.0)
-    return sum_interval([(1 / len(gains), setting, gain) for setting, gain in gains.items()], MEDIAN, 0.0)
+    return median_of({setting: a - b for setting, (a, b) in samples.items()})
 
 
 def _best(samples: Samples) -> Interval:

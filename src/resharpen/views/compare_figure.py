@@ -71,7 +71,7 @@ def _title(found: Comparison) -> str:
     return (
         f"Against '{found.baseline}', pair by pair over the same draws: {'-'.join(map(str, each))} models a setting "
         f"and variant, {diverged} of {total:,} diverged\n({weights} at the best checkpoint; 95% intervals over draws; "
-        f"grey band: a difference of less than {found.margin:g}; hollow: too few draws for an interval{fewer})"
+        f"grey band: a difference of less than {found.margin:g}\nhollow: too few draws for an interval{fewer})"
     )
 
 

@@ -8,7 +8,7 @@ claim holds if all its findings do, fails if one of them goes significantly the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -117,21 +117,22 @@ def differences(cells: Cells, a: str, b: str) -> dict[str, Sample]:
 
 
 def compare(cells: Cells, pairs: Iterable[tuple[str, str]], what: str, says: Literal["<", ">"]) -> list[Finding]:
-    """For every pair of variants that can be compared: the paired median difference, the first minus the second.
+    """For every pair of variants that can be compared: the paired median difference, the first minus the second."""
+    return [
+        Finding(f"{a} - {b}: {what}", median_of(of_setting), says, 0.0)
+        for a, b in pairs
+        if (of_setting := differences(cells, a, b))
+    ]
 
-    With several settings it is the mean of their medians. Draw i is another draw in each of them, so there is nothing
-    to pair across settings, and all count alike however many draws each has.
+
+def median_of(of_setting: Mapping[str, Sample]) -> Interval:
+    """The median of one setting's sample, with its interval; of several settings the mean of their medians.
+
+    Draw i is another draw in each of them, so there is nothing to pair across settings, and all count alike however
+    many draws each has.
     """
-    findings = []
-    for a, b in pairs:
-        of_setting = differences(cells, a, b)
-        if len(of_setting) == 1:
-            (sample,) = of_setting.values()
-            found = quantile_interval(sample, MEDIAN, 0.0)
-        elif of_setting:
-            terms = [(1 / len(of_setting), setting, sample) for setting, sample in of_setting.items()]
-            found = sum_interval(terms, MEDIAN, 0.0)
-        else:
-            continue
-        findings.append(Finding(f"{a} - {b}: {what}", found, says, 0.0))
-    return findings
+    if len(of_setting) == 1:
+        (sample,) = of_setting.values()
+        return quantile_interval(sample, MEDIAN, 0.0)
+    terms = [(1 / len(of_setting), setting, sample) for setting, sample in of_setting.items()]
+    return sum_interval(terms, MEDIAN, 0.0)

@@ -22,6 +22,7 @@ from resharpen.errors import UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.checks import check_arrays, check_state
 from resharpen.experiments.keeping.shard import ShardFiles
+from resharpen.experiments.keeping.store import engine_of
 from resharpen.experiments.keeping.tables import curves_table, lengths_table, models_table
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.metrics import ByLength
@@ -141,7 +142,7 @@ class Trainer:
         self._checkpoints = experiment.checkpoint_steps()
         self._task = shard.setting.task
         self._selection = self._task.validation(experiment.seed, "selection")
-        self._engine = str(experiment.variants[shard.variant].engine or experiment.engine)
+        self._engine = engine_of(experiment, shard.variant)
         self._seconds = 0.0
 
     def run(self) -> bool:
