@@ -133,8 +133,10 @@ def plan_of(store: Run, part: tuple[int, int] = (1, 1)) -> Plan:
     """
     i, n = part
     shards = store.shards() if n == 1 else sorted(store.shards(), key=lambda shard: shard.name)[i - 1 :: n]
+    stretches = [shards[k : k + 100] for k in range(0, len(shards), 100)]  # a future a shard would take more than the shard
     with ThreadPoolExecutor(cores()) as readers:
-        found = list(readers.map(lambda shard: _look_over(store, shard), shards))
+        looked = readers.map(lambda stretch: [_look_over(store, shard) for shard in stretch], stretches)
+        found = [done for stretch in looked for done in stretch]
     todo = [shard for shard, done in zip(shards, found, strict=True) if done is not True]
     return Plan(store, shards, todo, [done for done in found if isinstance(done, str)])
 
