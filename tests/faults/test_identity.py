@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shutil
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from resharpen.engines.torch_engine import TorchEngine
 from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.shard import RESULTS, TABLES, Damaged, _read_manifest
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.runner import plan_of, run
+from resharpen.experiments.running.training import Trainer
 from resharpen.experiments.specs.identity import identities
 from resharpen.experiments.specs.spec import Setting
 from resharpen.experiments.specs.toml import search_data
@@ -130,6 +133,22 @@ def test_a_diverged_model_s_state_is_taken(under_way, spec):
     where.save(arrays)
     done = run(spec, under_way.directory, workers=1)
     assert done.table("models")["diverged_at"].to_list().count(0) == 1
+
+
+def test_a_shard_of_two_builds_says_so(under_way, whole, spec, monkeypatch):
+    """A state that another build of the engine left is gone on with; only the manifest can tell, so it does."""
+    monkeypatch.setattr(TorchEngine, "built", "torch@another version")
+    shards = under_way.shards()
+    with pytest.warns(UserWarning, match="begun by another build"):
+        assert Trainer(spec, shards[0], under_way.files(shards[0])).run()
+    monkeypatch.undo()
+    with warnings.catch_warnings(action="error"):
+        run(spec, under_way.directory, workers=1)
+    told = [under_way.files(shard).told("built") for shard in shards]
+    assert told == [
+        "torch@another version, begun by another build",
+        *(whole.files(s).told("built") for s in shards[1:]),
+    ]
 
 
 @pytest.mark.parametrize("facts", [{}, {"shard": "x"}])

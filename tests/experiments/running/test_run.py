@@ -188,7 +188,7 @@ def test_stopping_saves_and_resuming_gives_the_same_bits(tiny, tmp_path, engine)
 def test_states_are_saved_by_the_clock(tiny, tmp_path, monkeypatch):
     """With a clock that jumps a minute at every look, every chunk is saved; with one that stands still, none is."""
     saves = []
-    monkeypatch.setattr(Trainer, "_save", lambda self, state, kept: saves.append(int(state["step"][0])))
+    monkeypatch.setattr(ShardFiles, "save", lambda self, arrays: saves.append(int(arrays["state.step"][0])))
     shard = tiny.shards()[0]
     where = ShardFiles(tmp_path, shard.name, "")
     minutes = iter(range(0, 10_000, 60))

@@ -7,6 +7,7 @@ Shapes: M models, C checkpoints.
 
 from __future__ import annotations
 
+import hashlib
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -143,7 +144,7 @@ class Trainer:
         self._task = shard.setting.task
         self._selection = self._task.validation(experiment.seed, "selection")
         self._engine = engine_of(experiment, shard.variant)
-        self._seconds = 0.0
+        self._seconds, self._mixed = 0.0, False
 
     def run(self) -> bool:
         """Train to the end; False if stopped before, with the state saved."""
@@ -169,7 +170,7 @@ class Trainer:
             self._report(self._progress(engine, kept, at_checkpoint))
             asked = self._asked()
             if asked.stop or asked.saves != saves or now - saved_at >= SAVE_EVERY:
-                self._save(engine.dump(), kept)
+                self._files.save(self._state(engine, kept))
                 saved_at, saves = now, asked.saves
             if asked.stop:
                 return False
@@ -183,7 +184,7 @@ class Trainer:
             arrays = self._files.saved()
             if arrays is None:
                 return fresh
-            check_arrays(arrays, self._state(engine.dump(), fresh))
+            check_arrays(arrays, self._state(engine, fresh))
             check_state(part(arrays, "state"), self._experiment.steps)
             kept = Kept.load(arrays)
             kept.check(self._checkpoints, int(arrays["state.step"][0]))
@@ -193,14 +194,20 @@ class Trainer:
             return fresh
         engine.load(part(arrays, "state"))
         self._seconds = float(arrays["seconds"][0])
+        other_build = not np.array_equal(arrays["built"], _digest(engine.built))
+        if other_build:
+            warnings.warn(
+                f"{self._shard.name} was begun by another build of its engine: it goes on with other last digits, as its "
+                "manifest will say",
+                stacklevel=2,
+            )
+        self._mixed = other_build or bool(arrays["mixed"][0])
         return kept
 
-    def _save(self, state: Arrays, kept: Kept) -> None:
-        self._files.save(self._state(state, kept))
-
-    def _state(self, state: Arrays, kept: Kept) -> Arrays:
-        engine_state = {f"state.{name}": array for name, array in state.items()}
-        return engine_state | kept.dump() | {"seconds": np.array([self._seconds])}
+    def _state(self, engine: Engine, kept: Kept) -> Arrays:
+        engine_state = {f"state.{name}": array for name, array in engine.dump().items()}
+        made = {"seconds": np.array([self._seconds]), "built": _digest(engine.built), "mixed": np.array([self._mixed])}
+        return engine_state | kept.dump() | made
 
     def _keep(self, engine: Engine, kept: Kept) -> None:
         """Score both kinds of weights; keep those of the models that got better. A diverged model is not scored."""
@@ -267,8 +274,13 @@ class Trainer:
             "lengths": lengths_table(self._shard, by_length),
         }
         seconds = round(self._seconds, 3)
-        facts = {"shard": self._shard.name, "engine": self._engine, "built": engine.built, "seconds": seconds}
+        built = f"{engine.built}, begun by another build" if self._mixed else engine.built
+        facts = {"shard": self._shard.name, "engine": self._engine, "built": built, "seconds": seconds}
         self._files.finish(tables, kept.weights, facts)
+
+
+def _digest(built: str) -> NDArray[np.uint8]:
+    return np.frombuffer(hashlib.blake2b(built.encode(), digest_size=16).digest(), np.uint8)
 
 
 def _blank(array_M: NDArray[np.float32], where_M: NDArray[np.bool_]) -> NDArray[np.float32]:
