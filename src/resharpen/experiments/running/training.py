@@ -197,8 +197,8 @@ class Trainer:
         other_build = not np.array_equal(arrays["built"], _digest(engine.built))
         if other_build:
             warnings.warn(
-                f"{self._shard.name} was begun by another build of its engine: it goes on with other last digits, as its "
-                "manifest will say",
+                f"{self._shard.name} was begun by another build of its engine: it goes on, with other last digits, as "
+                "its manifest will say",
                 stacklevel=2,
             )
         self._mixed = other_build or bool(arrays["mixed"][0])
