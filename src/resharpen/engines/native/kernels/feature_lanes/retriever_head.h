@@ -32,10 +32,10 @@ class RetrieverHead : public RetrieverItems {
         gemm(n, H, kV, {mixed.data(), kRow, 1}, row_major(Value.data(), kRow), z.data(), kRow);
         if (norm_out)
             for (int s = 0; s < n; s++) {
-                z_scale[s] = inverse_rms(z[s]);
-                const f32x16 scale = broadcast(z_scale[s]);
-                for (int v = 0; v < kV; v++)
-                    store(normed[s] + 16 * v, load(z[s] + 16 * v) * scale * load(theta + gain_out + 16 * v));
+                f32x16 row[kV];
+                for (int v = 0; v < kV; v++) row[v] = load(z[s] + 16 * v);
+                z_scale[s] = norm().forward(row, theta + gain_out);
+                for (int v = 0; v < kV; v++) store(normed[s] + 16 * v, row[v]);
             }
         fill_rows(f, n, theta + kB3);
         gemm(n, H, kV, {after_norm().data(), kRow, 1}, row_major(W3.data(), kRow), f.data(), kRow, true);
@@ -75,26 +75,24 @@ class RetrieverHead : public RetrieverItems {
             for (int v = 0; v < kV; v++) store(d_row[s] + 16 * v, load(d_row[s] + 16 * v) * load(f_slope[s] + 16 * v));
         weight_gradient(n, after_norm(), d_row, d + kW3, d + kB3);
         gemm(n, H, kV, {d_row.data(), kRow, 1}, row_major(W3T.data(), kRow), d_other.data(), kRow);
-        if (norm_out)
-            for (int s = 0; s < n; s++) norm_backward(s);
+        if (norm_out) norm_backward(n);
         weight_gradient(n, mixed, d_other, d + kValue, nullptr);
         std::swap(d_row, d_other);
         gemm(n, H, kV, {d_row.data(), kRow, 1}, row_major(ValueT.data(), kRow), d_other.data(), kRow);
         return loss;
     }
 
-    //     dgain_i += x_i r dy_i          dx_i = r gain_i dy_i - r^3 x_i / H * sum_k x_k gain_k dy_k
-    void norm_backward(int s) {
-        const float *x = z[s], *gain = theta + gain_out, r = z_scale[s];
-        float *dy = d_other[s], *d_gain = d + gain_out;
-        f32x16 sum = broadcast(0);
-        for (int v = 0; v < H; v += 16) sum += load(x + v) * load(gain + v) * load(dy + v);
-        const f32x16 along = broadcast(-(1.0f / H) * r * r * r * horizontal_sum(sum)), scale = broadcast(r);
-        for (int v = 0; v < H; v += 16) {
-            const f32x16 xv = load(x + v), d_v = load(dy + v);
-            store(d_gain + v, load(d_gain + v) + xv * scale * d_v);
-            store(dy + v, scale * load(gain + v) * d_v + along * xv);
+    RowNorm<kV, H, H> norm() const { return {false, epsilon}; }
+
+    void norm_backward(int n) {
+        f32x16 row[kV], d_gain[kV] = {};
+        for (int s = 0; s < n; s++) {
+            for (int v = 0; v < kV; v++) row[v] = load(d_other[s] + 16 * v);
+            norm().backward(z[s], theta + gain_out, z_scale[s], row, d_gain);
+            for (int v = 0; v < kV; v++) store(d_other[s] + 16 * v, row[v]);
         }
+        float* to = d + gain_out;
+        for (int v = 0; v < kV; v++) store(to + 16 * v, load(to + 16 * v) + d_gain[v]);
     }
 };
 

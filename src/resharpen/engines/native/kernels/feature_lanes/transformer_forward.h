@@ -189,9 +189,9 @@ class TransformerForward : public TransformerBuffers {
         for (int i = begin; i < begin + n; i++) {
             float *x = at(b.wide, i, FS), *slope = at(b.slope, i, FS);
             for (int j = 0; j < FP; j += kLanes) {
-                f32x16 y, d;
-                gelu_and_slope(load(x + j), y, d);
-                store(x + j, y), store(slope + j, d);
+                f32x16 derivative;
+                store(x + j, resharpen::gelu(load(x + j), derivative));
+                store(slope + j, derivative);
             }
         }
     }
