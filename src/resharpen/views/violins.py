@@ -22,6 +22,8 @@ LABELS = {"train": "training weights (left)", "bema": "BEMA (right)"}
 ENTRY_INCHES = 2.5
 """Room that an entry of the legend takes."""
 _WIDTH = 0.86
+MANY = 1_000
+"""Dots of one half beyond which a vector file has them as a picture."""
 POINTS = 100
 """At which a density is computed, evenly from the smallest value to the largest."""
 LONG_TICK, SHORT_TICK = 0.40, 0.22
@@ -60,7 +62,8 @@ def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str
     body.set(facecolor=colour, alpha=0.45, linewidth=0)
     # Dots are spread by rank, not at random: the same run gives the same picture.
     spread = 0.06 + 0.24 * np.modf(np.arange(len(values)) * 0.618034)[0]  # so does page/violins.js
-    axes.plot(x + direction * spread, values, ".", color=DARK[weights], markersize=2.4, alpha=0.8, markeredgewidth=0)
+    look = {"color": DARK[weights], "markersize": 2.4, "alpha": 0.8, "markeredgewidth": 0}
+    axes.plot(x + direction * spread, values, ".", rasterized=len(values) > MANY, **look)
     for at, width in ((half.median, LONG_TICK), (half.best, SHORT_TICK)):
         axes.plot([x, x + direction * width], [at, at], color="black", linewidth=0.9, solid_capstyle="butt")
 
