@@ -32,6 +32,8 @@ class MadeUp:
 
     models: pl.DataFrame
     lengths: pl.DataFrame
+    experiment = SimpleNamespace(settings=(SimpleNamespace(task=Tomita(3)),))
+    """All that is asked of it: what metrics there are."""
 
     def table(self, name):
         return getattr(self, name)
@@ -179,7 +181,6 @@ def test_the_rule_on_values_that_are_not_there():
     made = made.lose(pl.col("model") == "n3/pre/0")  # diverged
     made = made.lose(pl.col("model") == "n3/pre/1", pl.col("length") == 120)
     made = made.lose(pl.lit(True), pl.col("length") == 460).undefine(pl.col("length") == 500)
-    made.experiment = SimpleNamespace(settings=(SimpleNamespace(task=Tomita(3)),))
     table = scores(made).filter(weights="train")
     assert table["model"].to_list() == made.models["model"].to_list()
     found = {row["model"]: row for row in table.iter_rows(named=True)}
@@ -194,7 +195,6 @@ def test_the_rule_on_values_that_are_not_there():
 
 def test_a_setting_in_which_all_models_are_lost_keeps_them():
     made = made_up(TOMITA[:1], lambda *at: 0.6, draws=2).lose(pl.lit(True))
-    made.experiment = SimpleNamespace(settings=(SimpleNamespace(task=Tomita(3)),))
     table = scores(made)
     assert table.height == 2 * made.models.height
     assert table["score"].is_null().all()

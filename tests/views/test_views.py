@@ -3,6 +3,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import polars as pl
 import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -18,6 +19,7 @@ from resharpen.optim.hyperparameters import narrowed
 from resharpen.tasks import MaxRetrieval
 from resharpen.views import figures
 from resharpen.views.progress import LiveProgress, Meter, PlainProgress
+from resharpen.views.report.gather import Gathered
 from resharpen.views.tables import print_claims, print_scores, print_status
 from resharpen.views.violins import split_violin
 
@@ -50,6 +52,22 @@ def test_figure_counts_the_diverged(tiny, tmp_path):
     rows["warmup_steps"] = narrowed("warmup_steps", 0)
     store = run(replace(tiny, hyperparameters=rows, models=2), tmp_path / "r", workers=1)
     assert "4 of 4 diverged, 4 not shown" in texts(draw(store))
+
+
+def test_a_value_that_one_model_lacks_is_the_worst_one_in_figure_and_report(tmp_path):
+    setting = Setting(MaxRetrieval(longest=64, items=128, selection_items=64), 16, Retriever(16))
+    spec = Experiment("few", (setting,), ["none"], models=3, steps=2, batch=4, checkpoints=1)
+    store = run(spec, tmp_path / "r", workers=1)
+    longest = store.table("lengths")["length"].max()
+    lost = (pl.col("length") == longest) & pl.col("model").str.ends_with("/1")
+    table = store.table("lengths").with_columns(value=pl.when(lost).then(None).otherwise("value"))
+    store._read["lengths"] = (len(store.done()), table)
+    axes = draw(store).axes[0]
+    at = len(table["length"].unique()) - 1
+    dots = [line for line in axes.lines if line.get_marker() == "." and abs(line.get_xdata()[0] - at) < 0.5]
+    assert [len(line.get_ydata()) for line in dots] == [3, 3]
+    assert all(line.get_ydata()[1] == 0 for line in dots)
+    assert (Gathered(store).arrays()["value"][0, :, 1, at] == 0).all()
 
 
 def test_figure_of_an_unfinished_run_says_so(tiny, tmp_path):

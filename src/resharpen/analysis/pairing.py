@@ -141,9 +141,8 @@ def _values(run: Run) -> pl.DataFrame:
     import polars as pl
 
     task = task_of(run)
-    worst = {name: metric.worst for name, metric in task.metrics.items()}
     return (
-        scored_lengths(run, worst=worst)
+        scored_lengths(run)
         .filter(metric=task.metric)
         .with_columns(
             gain=pl.col("value") * (-1 if task.lower_is_better else 1), new=pl.col("length") > pl.col("train_length")

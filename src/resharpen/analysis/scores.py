@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from resharpen.errors import unknown
@@ -24,12 +22,7 @@ WORST = {"tvd": 1.0, "auc": 0.0, "accuracy": 0.0}
 """Of the metrics of the paper, as their tasks have it."""
 
 
-def scored_lengths(
-    run: Run,
-    selection: str = "best",
-    lengths: pl.DataFrame | None = None,
-    worst: Mapping[str, float] = MappingProxyType(WORST),
-) -> pl.DataFrame:
+def scored_lengths(run: Run, selection: str = "best", lengths: pl.DataFrame | None = None) -> pl.DataFrame:
     """The rows of `lengths` that count, with the columns of `models`: the one rule on values that are not there.
 
     - A length at which there is nothing to score (a count of 0, or no model of the setting has a value) is left out.
@@ -43,6 +36,7 @@ def scored_lengths(
 
     if selection not in SELECTIONS:
         raise unknown("selection", selection, SELECTIONS)
+    worst = {name: metric.worst for name, metric in task_of(run).metrics.items()}
     known = pl.col("value").is_not_null()
     of_setting, of_model = ["setting", "metric"], ["model", "weights", "metric"]
     nothing = known.any().over(of_setting) & ~known.any().over(*of_setting, "length")
@@ -50,7 +44,6 @@ def scored_lengths(
     rows = run.table("lengths") if lengths is None else lengths
     return (
         rows.filter(pl.col("selection") == selection, pl.col("count") > 0)
-        .drop("count")
         .join(run.table("models"), on="model", maintain_order="left")
         .filter(~nothing)
         .with_columns(pl.when(known.any().over(of_model)).then(value).otherwise("value"))
@@ -68,9 +61,7 @@ def scores(
     """
     import polars as pl
 
-    task = task_of(run)
-    worst = {name: metric.worst for name, metric in task.metrics.items()}
-    rows = scored_lengths(run, selection, lengths, worst).filter(pl.col("metric") == (metric or task.metric))
+    rows = scored_lengths(run, selection, lengths).filter(pl.col("metric") == (metric or task_of(run).metric))
     new = pl.col("length") > pl.col("train_length")
     return (
         rows.group_by("model", "weights", maintain_order=True)

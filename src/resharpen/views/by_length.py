@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from resharpen.analysis.scores import scored_lengths
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.specs.spec import Setting
 from resharpen.tasks import Metric
@@ -41,11 +42,7 @@ def draw_by_length(
     import polars as pl
     from matplotlib.figure import Figure
 
-    table = (
-        (run.table("lengths") if lengths is None else lengths)
-        .filter(pl.col("selection") == selection, pl.col("metric") == metric)
-        .join(run.table("models"), on="model")
-    )
+    table = scored_lengths(run, selection, lengths).filter(pl.col("metric") == metric)
     variants = [name for name in run.experiment.variants if name in set(table["variant"])]
     settings = [setting for setting in settings if setting.name in set(table["setting"])]
     shown = {setting.name: sorted(table.filter(setting=setting.name)["length"].unique()) for setting in settings}
@@ -85,6 +82,7 @@ def _panel(axes: Axes, rows: pl.DataFrame, lengths: list[int], name: str, best: 
     for position, length in enumerate(lengths):
         for weights in COLOURS:
             values = rows.filter(length=length, weights=weights)["value"].drop_nulls()
+            values = values.filter(values.is_finite())  # the worst entropy is infinite
             split_violin(axes, position, values.to_numpy(), weights, best)
     axes.set(xlim=(-0.6, len(lengths) - 0.4))
     axes.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths], rotation=45, fontsize=8)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.analysis.scores import scores, task_of
+from resharpen.analysis.scores import scored_lengths, scores, task_of
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.training import WEIGHTS
 from resharpen.views.violins import POINTS, half_violin
@@ -49,7 +49,7 @@ class Gathered:
 
     @cached_property
     def lengths(self) -> pl.DataFrame:
-        return self._placed(self.run.table("lengths").filter(selection="best"))
+        return scored_lengths(self.run).join(self.models.select("model", "at"), on="model", maintain_order="left")
 
     @cached_property
     def cells(self) -> list[dict[str, Any]]:
@@ -83,9 +83,6 @@ class Gathered:
         """Name -> row of the search, over all variants."""
         experiment = self.run.experiment
         return {name: row for variant in experiment.variants.values() for name, row in experiment.rows(variant).items()}
-
-    def _placed(self, rows: pl.DataFrame) -> pl.DataFrame:
-        return rows.join(self.models.select("model", "at", "setting"), on="model", maintain_order="left")
 
     def arrays(self) -> dict[str, NDArray]:
         """`draw`, `diverged`, `kept` [W, M], `hyper` [H, M]; `mean`, `new` [K, W, M], `value` [K, W, M, L]; the violins
@@ -130,7 +127,7 @@ class Gathered:
         for k, v, w, x in np.ndindex(shape):
             cell = self.cells[v]
             values = every[k, w, cell["start"] : cell["start"] + cell["count"], x]
-            values = values[~np.isnan(values)]
+            values = values[np.isfinite(values)]  # the worst entropy is infinite
             if len(values):
                 half = half_violin(values, metrics[self.metrics[k]].best_quantile)
                 density = half.stats["vals"]
@@ -149,7 +146,8 @@ class Gathered:
     def _curves(self) -> dict[str, NDArray]:
         import polars as pl
 
-        rows = self._placed(self.run.table("curves").filter(pl.col("step").is_in(self.checkpoints)))
+        rows = self.run.table("curves").filter(pl.col("step").is_in(self.checkpoints))
+        rows = rows.join(self.models.select("model", "at"), on="model", maintain_order="left")
         shape = len(self.models), len(self.checkpoints)
         score, loss = np.full((len(WEIGHTS), *shape), np.nan), np.full(shape, np.nan)
         for w, weights in enumerate(WEIGHTS):
