@@ -1,12 +1,13 @@
 """Claims on made-up scores whose verdict is known, and on a real run."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
 
-from resharpen.analysis.claims import claims
+from resharpen.analysis.claims import _lacks, claims
 from resharpen.analysis.claims.finding import paired_only
 from resharpen.analysis.claims.set_complement import SetComplementClaims
 from resharpen.analysis.scores import scores, tidy_results
@@ -40,6 +41,30 @@ def test_what_the_paper_saw_holds():
     assert [claim.verdict for claim in found] == ["holds"] * 3
     # post, peri and peri-init and pre from s = 3 to 7: at v = 9 nothing is longer than s = 8
     assert len(found[0].findings) == 4 * 5
+
+
+@pytest.mark.parametrize(
+    ("without", "lacks", "verdict"),
+    [
+        (lambda s, p: False, (), "holds"),
+        (lambda s, p: p == "post" or s == 4, ("sct-v9-s4", "post"), "holds as far as tested"),
+        (lambda s, p: (s, p) == (2, "peri"), ("sct-v9-s2/peri",), "holds as far as tested"),
+    ],
+)
+def test_a_claim_that_is_tested_in_part_says_so(without, lacks, verdict):
+    cells = [(f"sct-v9-s{s}", p) for s in range(1, 9) for p in PLACEMENTS if not without(s, p)]
+    models = pl.DataFrame(cells, schema=["setting", "variant"], orient="row")
+    for claim in made_up(as_the_paper_says).all():
+        claim = replace(claim, lacks=_lacks(SimpleNamespace(table=lambda name: models), claim))
+        assert claim.lacks == lacks
+        assert claim.verdict == verdict
+
+
+def test_a_vocabulary_of_the_user_s_own_lacks_nothing():
+    assert {
+        _lacks(SimpleNamespace(table=lambda name: pl.DataFrame({"setting": [], "variant": []})), claim)
+        for claim in made_up(as_the_paper_says, v=12).all()
+    } == {()}
 
 
 def test_one_placement_that_fails_fails_the_claim():

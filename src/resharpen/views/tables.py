@@ -20,7 +20,13 @@ from resharpen.tasks import Task
 if TYPE_CHECKING:
     import polars as pl
 
-_STYLE = {"holds": "green", "does not hold": "red", "undecided at this scale": "yellow", "not tested": "dim"}
+_STYLE = {
+    "holds": "green",
+    "holds as far as tested": "green dim",
+    "does not hold": "red",
+    "undecided at this scale": "yellow",
+    "not tested": "dim",
+}
 
 
 def print_claims(claims: Sequence[Claim], console: Console) -> None:
@@ -45,6 +51,10 @@ def print_claims(claims: Sequence[Claim], console: Console) -> None:
             )
         details.add_section()
     console.print(details)
+    for claim in claims:
+        if claim.lacks:
+            named = f"{', '.join(claim.lacks[:8])}{' and more' if len(claim.lacks) > 8 else ''}"
+            console.print(f"Of claim {claim.number} this run does not have all: {named}.", style="dim")
     console.print(
         "Best: the 10% quantile over models at their best checkpoint (of an AUC the 90% quantile), training weights "
         "unless BEMA is named. Intervals are over draws. Of one quantile or paired median: order statistics, exact, "

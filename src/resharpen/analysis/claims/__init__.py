@@ -9,6 +9,7 @@ from resharpen.analysis.claims.remedies import remedies_claims
 from resharpen.analysis.claims.set_complement import set_complement_claims
 from resharpen.analysis.scores import WORST, scores, task_of
 from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.specs.shelf import take
 from resharpen.models import RETRIEVER_PLACEMENTS
 from resharpen.parts import PLACEMENTS
 from resharpen.streams import GROUP
@@ -22,6 +23,11 @@ _BY_TASK = {
     Dyck.kind: dyck_claims,
     Tomita.kind: tomita_claims,
 }
+TESTED_BY = {
+    **dict.fromkeys((1, 2, 3), ("fig1", "fig5")),
+    **{4: ("fig2",), 5: ("fig3",), 6: ("fig6",), 7: ("fig4",), 8: ("remedies-sct",), 9: ("remedies-max",)},
+}
+"""Runs of the shelf that together have all that a claim speaks of."""
 
 
 def has_claims(run: Run) -> bool:
@@ -43,4 +49,19 @@ def claims(run: Run) -> list[Claim]:
         return []
     correlation = correlation_within_groups(scores(run), WORST[metric])
     worth = correlation.worth(GROUP)
-    return [replace(claim, correlation=correlation) for claim in test(run, worth) + remedies_claims(run, worth)]
+    return [
+        replace(claim, correlation=correlation, lacks=_lacks(run, claim))
+        for claim in test(run, worth) + remedies_claims(run, worth)
+    ]
+
+
+def _lacks(run: Run, claim: Claim) -> tuple[str, ...]:
+    """What runs of the shelf have that this one has not: whole settings, whole variants, then single cells."""
+    have = set(run.table("models").select("setting", "variant").unique().iter_rows())
+    whole = [take(name, "paper") for name in TESTED_BY[claim.number]]
+    cells = [(s.name, v) for of in whole for s in of.settings if s.name.startswith(claim.settings) for v in of.variants]
+    settings, variants = (dict.fromkeys(cell[place] for cell in cells) for place in (0, 1))
+    no_settings = [s for s in settings if not any((s, v) in have for v in variants)]
+    no_variants = [v for v in variants if not any((s, v) in have for s in settings)]
+    single = [f"{s}/{v}" for s, v in cells if (s, v) not in have and s not in no_settings and v not in no_variants]
+    return *no_settings, *no_variants, *single

@@ -31,7 +31,7 @@ Cells = dict[tuple[Any, ...], Sample]
 """What a cell is, such as (setting, variant) -> its values by draw."""
 BEST, MEDIAN = 0.1, 0.5
 """Quantiles; the best of what should be high is 1 - BEST."""
-Verdict = Literal["holds", "does not hold", "undecided at this scale", "not tested"]
+Verdict = Literal["holds", "holds as far as tested", "does not hold", "undecided at this scale", "not tested"]
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,18 @@ class Claim:
     findings: tuple[Finding, ...]
     correlation: Correlation = UNKNOWN
     """Of the scores of draws that share minibatches; it says how many independent draws the intervals count."""
+    settings: str = ""
+    """How the names of the settings begin that it is about."""
+    lacks: tuple[str, ...] = ()
+    """Settings and variants that it takes to test all of it, and that the run does not have."""
 
     @property
     def verdict(self) -> Verdict:
         verdicts = {finding.verdict for finding in self.findings}
-        for verdict in ("does not hold", "undecided at this scale", "holds"):
+        for verdict in ("does not hold", "undecided at this scale"):
             if verdict in verdicts:
                 return verdict
-        return "not tested"
+        return "not tested" if not verdicts else "holds as far as tested" if self.lacks else "holds"
 
 
 def make_claim(number: int, text: str, findings: Sequence[Finding]) -> Claim:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -50,11 +50,12 @@ class SetComplementClaims:
             if 1 in self._lengths("pre"):
                 peri.append(self._paired("peri", "pre", 1))
         of = f"SCT({self.v}):"
-        return [
+        made = [
             make_claim(1, f"{of} a norm after attention generalises from s >= 3, pre does not", after + pre),
             make_claim(2, f"{of} peri generalises from s = 2, and to some extent from s = 1", peri),
             make_claim(3, f"{of} BEMA improves the best results in most settings", self._bema()),
         ]
+        return [replace(claim, settings=f"sct-v{self.v}-") for claim in made]
 
     def _lengths(self, placement: str) -> list[int]:
         """Training lengths of a placement that leave longer inputs to be tested on."""

@@ -26,6 +26,7 @@ def _claim(claim: Claim) -> dict[str, Any]:
         "number": claim.number,
         "text": claim.text,
         "verdict": claim.verdict,
+        "lacks": claim.lacks,
         "findings": [
             {
                 "what": finding.what,

@@ -37,6 +37,7 @@ function claimDetails(claim) {
     if (!claim.findings.length) { body.append(el("p", { className: "note" }, "This run has nothing to test it on.")); return; }
     if (body.clientWidth > 560) forest(body, "", claim.findings, 0);
     body.append(table(["finding", "value", "95% interval", "claimed", "p (Holm)", "verdict"], claim.findings.map(row)));
+    if (claim.lacks.length) body.append(el("p", { className: "note" }, `This run does not have all that it speaks of; it lacks ${claim.lacks.join(", ")}.`));
   });
   return details;
 }

@@ -107,6 +107,8 @@ function violinPicture(run, width, dots = true) {
   const rows = Math.ceil(drawn.length / columns), metric = run.metrics[state.metric];
   const total = drawn.reduce((sum, panel) => sum + 2 * panel.violins.reduce((n, v) => n + (run.cells[v.cell]?.count ?? 0), 0), 0);
   const heavy = total > MANY_DOTS && WEBGL, every = total > MANY_DOTS && !WEBGL ? Math.ceil(total / MANY_DOTS) : 1;
+  const room = Math.floor((0.93 * (width - 62)) / columns / (dots ? 7.5 : 6.6)); // letters of a title
+  const short = (text) => (text.length > room ? `${text.slice(0, room - 1)}\u2026` : text);
   const traces = [], shapes = [], annotations = [], axes = {};
   drawn.forEach((panel, place) => {
     const n = place ? place + 1 : "", x = `x${n}`, y = `y${n}`, at = { xaxis: x, yaxis: y, hoverinfo: "skip" };
@@ -132,10 +134,11 @@ function violinPicture(run, width, dots = true) {
     }
     shapes.push(...backdrop(run, panel, x, y));
     annotations.push({ xref: `${x} domain`, yref: `${y} domain`, x: 0, y: 1, yshift: dots ? 34 : 24, xanchor: "left", yanchor: "top", showarrow: false,
-      align: "left", text: `<b>${plain(panel.title)}</b>${dots ? `<br><span style="font-size:11px;color:${css("soft")}">${caption(run, panel)}</span>` : ""}` });
+      align: "left", font: { size: dots ? 12 : 10 }, text: `<b>${plain(short(panel.title))}</b>${dots ? `<br><span style="font-size:11px;color:${css("soft")}">${caption(run, panel)}</span>` : ""}` });
     const last = place >= drawn.length - columns;
     const unit = state.by === "length" ? `input length (${run.unit})` : /^\d+$/.test(panel.labels[0] ?? "") ? `training length (${run.unit})` : "";
-    const labelled = dots ? 1 : Math.ceil(panel.labels.length / 5);
+    const fit = Math.max(1, Math.floor(room / (2 + Math.max(...panel.labels.map((text) => text.length)))));
+    const labelled = dots ? 1 : Math.ceil(panel.labels.length / fit);
     axes[`xaxis${n}`] = axis({ range: [-0.6, panel.labels.length - 0.4], tickvals: panel.labels.map((_, i) => i), ticktext: panel.labels.map((text, i) => (i % labelled ? "" : text)),
       title: last && dots ? plain(unit) : "", showgrid: false, fixedrange: true, tickangle: dots && panel.labels.length > MANY_VIOLINS ? -45 : 0, automargin: dots });
     axes[`yaxis${n}`] = axis({ matches: place ? "y" : undefined, showticklabels: place % columns === 0,
