@@ -60,6 +60,7 @@ def test_two_tasks_never_share_a_directory(a, b):
         ({"seed": 2**63}, "seed is too large"),
         ({"steps": 1e3}, "steps"),
         ({"task": {"v": 10**6, "train_lengths": [1]}}, "weights is too large"),
+        ({"task": {"kind": "dyck", "k": 10**9, "m": 3}}, "k times m is at most"),
         ({"hyperparameters": {"weight_decay": 10**400}}, "weight_decay = .*too large"),
         ({"hyperparameters": {"weight_decay": [[1]]}}, "weight_decay"),
         ({"hyperparameters": {"weight_decay": float("nan")}}, "weight_decay"),

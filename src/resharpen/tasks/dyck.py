@@ -21,6 +21,10 @@ from resharpen.tasks.automaton import END, TOP, Automaton, Edge
 from resharpen.tasks.language import Language
 
 
+LARGEST = 10_000
+"""Edges of the automaton, about: more take minutes to write down."""
+
+
 @dataclass(frozen=True)
 class Dyck(Language):
     k: int
@@ -32,6 +36,8 @@ class Dyck(Language):
         super().__post_init__()
         if self.k < 1 or self.m < 1:
             raise ValueError(f"Dyck({self.k}, {self.m}): k types of brackets and depth m are at least 1")
+        if self.k * self.m > LARGEST:
+            raise ValueError(f"Dyck({self.k}, {self.m}): k times m is at most {LARGEST:,}")
 
     @property
     def name(self) -> str:
