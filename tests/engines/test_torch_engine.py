@@ -138,7 +138,7 @@ def test_compiled_is_the_same_function(problem, monkeypatch):
 @pytest.mark.parametrize("attention", ["softmax", "log-n"])
 def test_pieces_of_fixed_shapes_give_the_same(attention, monkeypatch):
     """What is compiled for long runs, without compiling it: padding changes nothing."""
-    monkeypatch.setattr(torch_engine, "compiled", lambda function: function)
+    monkeypatch.setattr(torch_engine, "Compiled", lambda function: function)
     same_after(3, transformer_problem("peri", attention=attention), monkeypatch)
 
 
@@ -147,7 +147,22 @@ def test_what_cannot_be_compiled_runs_as_it_is():
         print("torch.compile does not follow this", end="")
         return x.sum()
 
-    call = torch_engine.compiled(loss)
+    call = torch_engine.Compiled(loss)
     with pytest.warns(UserWarning, match="cannot compile this variant"):
         assert call(torch.ones(3)) == 3
     assert call(torch.ones(4)) == 4  # and it is not tried again
+
+
+def test_what_was_not_compiled_is_not_said_to_round_as_if_it_were(monkeypatch):
+    class GivesUp(torch_engine.Compiled):
+        def __call__(self, *args):
+            self.given_up = True
+            return super().__call__(*args)
+
+    monkeypatch.setattr(torch_engine, "COMPILED_FROM", 1)
+    monkeypatch.setattr(torch_engine, "Compiled", GivesUp)
+    problem = make_problem("peri")
+    engine = TorchEngine(problem, make_ensemble(problem, 2))
+    before = engine.built
+    engine.advance(1)
+    assert engine.built == f"{before}-uncompiled"

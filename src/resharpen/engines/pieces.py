@@ -18,7 +18,7 @@ PER_PIECE, PER_PAIR = 60.0, 0.004
 """What a piece costs by itself, and a pair of positions that attend, in units of a position; measured roughly."""
 POSITIONS_AT_ONCE = 2048
 """A piece with more positions than this is split further."""
-FIXED_POSITIONS = 1024
+FIXED_POSITIONS = 512
 """Positions of a piece of fixed shape, about."""
 
 

@@ -33,11 +33,8 @@ def merged(batch: Batch, vocabulary: int) -> States:
     """The distinct states of a minibatch and their targets; at the end some that nothing followed, to fill up."""
     inputs, targets = batch.inputs[batch.mask], batch.targets[batch.mask]
     set_NxL = np.bitwise_or.accumulate(np.left_shift(1, batch.inputs), axis=1)
-    key_P = set_NxL[batch.mask] * vocabulary + inputs
-    _, first, where = np.unique(key_P, return_index=True, return_inverse=True)
-    counts = np.zeros((vocabulary, len(first)))
-    np.add.at(counts, (targets, where), 1)
-    present = np.right_shift(set_NxL[batch.mask][first], np.arange(vocabulary)[:, None]) & 1
-    fill = (0, -len(first) % PADDED_TO)
-    present = np.pad(present.astype(bool), ((0, 0), fill), constant_values=True)
-    return States(np.pad(inputs[first], fill), present, np.pad(counts, ((0, 0), fill)))
+    key, where = np.unique(set_NxL[batch.mask] * vocabulary + inputs, return_inverse=True)
+    set_P, last_P = np.divmod(np.pad(key, (0, -len(key) % PADDED_TO), mode="edge"), vocabulary)
+    counts = np.bincount(targets * len(set_P) + where, minlength=vocabulary * len(set_P)).astype(float)
+    present = np.right_shift(set_P, np.arange(vocabulary)[:, None]) & 1
+    return States(last_P, present.astype(bool), counts.reshape(vocabulary, -1))

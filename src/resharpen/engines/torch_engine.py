@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
+import shutil
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -35,8 +38,8 @@ COMPILED_FROM = 10_000
 COMPILED_TO = 128
 """Training length up to which sequences go in pieces of fixed shapes, to compile for. Where lengths reach further they
 vary so much that padding to a few shapes costs more than compiling gains."""
-FLOATS_AT_ONCE = 2**18
-"""Models are trained in blocks whose widest activation has about so many numbers: one megabyte."""
+FLOATS_AT_ONCE = 2**19
+"""Models are trained in blocks whose widest activation has about so many numbers: two megabytes."""
 
 
 class TorchEngine:
@@ -56,7 +59,7 @@ class TorchEngine:
         self._reads_sets = small and problem.task.sets and not problem.model.sees_order(problem.parts)
         short = self._reads_sets or problem.train_length <= COMPILED_TO
         self._compiles = problem.model.compiles and short and problem.steps >= COMPILED_FROM
-        self._loss_of_flat = compiled(self._flat_loss) if self._compiles else self._flat_loss
+        self._loss_of_flat = Compiled(self._flat_loss) if self._compiles else self._flat_loss
         self.load(initial_state(problem, ensemble))
 
     @property
@@ -65,7 +68,7 @@ class TorchEngine:
 
     @property
     def built(self) -> str:
-        return f"torch@{rounding(str(self._device))}"
+        return f"torch@{rounding(str(self._device), given_up=getattr(self._loss_of_flat, 'given_up', False))}"
 
     @property
     def diverged_at(self) -> NDArray[np.int64]:
@@ -225,11 +228,13 @@ class TorchEngine:
         return torch.tensor(array, dtype=self._dtype, device=self._device)
 
 
-def rounding(device: str) -> str:
-    """What decides how torch rounds."""
+def rounding(device: str, given_up: bool = False) -> str:
+    """What decides how torch rounds: long runs are compiled, where there is a compiler and it can."""
     if device.startswith("cuda"):
         device = f"{device}-{torch.cuda.get_device_name()}"
-    return f"{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}-{device}"
+    where_torch_looks = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    uncompiled = "-uncompiled" * (given_up or not shutil.which(where_torch_looks))
+    return f"{torch.__version__}-{torch.backends.cpu.get_cpu_capability()}-{device}{uncompiled}"
 
 
 def torch_device(name: str) -> torch.device:
@@ -243,30 +248,32 @@ def torch_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+class Compiled:
     """torch.compile for shapes as they come, so that results do not depend on what was compiled before. A function that
-    it cannot follow stays as it is."""
-    import torch._dynamo.config as dynamo
-    import torch._inductor.config as inductor
+    it cannot follow stays as it is: then it has given up."""
 
-    inductor.compile_threads = 1  # every core has a worker of its own
-    # By default torch gives up after eight shapes, or eight shards in one process, and results would depend on which.
-    dynamo.cache_size_limit = dynamo.accumulated_cache_size_limit = 2**20
-    fast = torch.compile(function, dynamic=False, fullgraph=True)
+    def __init__(self, function: Callable[..., Tensor]):
+        import torch._dynamo.config as dynamo
+        import torch._inductor.config as inductor
 
-    def call(*args: Any) -> Tensor:
-        nonlocal fast
+        inductor.compile_threads = 1  # every core has a worker of its own
+        # By default torch stops after eight shapes, or eight shards in one process: results would depend on which.
+        dynamo.cache_size_limit = dynamo.accumulated_cache_size_limit = 2**20
+        self._plain, self._fast = function, torch.compile(function, dynamic=False, fullgraph=True)
+        self.given_up = False
+
+    def __call__(self, *args: Any) -> Tensor:
+        if self.given_up:
+            return self._plain(*args)
         try:
-            return fast(*args)
+            return self._fast(*args)
         except Exception as error:
-            if fast is function or own.raised_by_own(error):
+            if own.raised_by_own(error):
                 raise
             reason = " ".join(str(error).split()[:20])
             warnings.warn(f"torch cannot compile this variant, which trains slower without: {reason}", stacklevel=2)
-            fast = function
-            return function(*args)
-
-    return call
+            self.given_up = True
+            return self._plain(*args)
 
 
 @cache

@@ -40,8 +40,8 @@ def causal_attention(bound: Bound, q: Tensor, k: Tensor, v: Tensor, x_MxNxLxD: T
         out = scaled_dot_product_attention(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), is_causal=True)
         return out.unflatten(0, q.shape[:2])
     length = q.shape[-2]
-    seen_LxL = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
     n_Lx1 = torch.arange(1, length + 1, device=q.device)[:, None]
+    seen_LxL = torch.arange(length, device=q.device) < n_Lx1
 
     def gathered(q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
         return bound.weights(q @ k.mT / math.sqrt(q.shape[-1]), seen_LxL, n_Lx1, x, block) @ v

@@ -40,3 +40,11 @@ def test_a_run_for_an_instruction_set_moves_between_processors(native, tmp_path,
 def test_an_instruction_set_is_a_name(native, march):
     with pytest.raises(rs.UserError, match="march"):
         replace(native, march=march)
+
+
+def test_without_the_compiler_of_torch_a_run_is_not_continued(native, tmp_path, monkeypatch):
+    begun = replace(native, engine="torch")
+    rs.run(begun, tmp_path / "run", workers=1)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(rs.UserError, match=r"another processor or compiler.*cpu-uncompiled here"):
+        rs.run(replace(begun, models=3), tmp_path / "run", workers=1)
