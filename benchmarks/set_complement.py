@@ -26,6 +26,7 @@ from resharpen.parts import PLACEMENTS, Parts
 
 CASES = ("sct-v9-s2", "sct-v9-s8", "sct-v16-s2", "sct-v16-s8", "sct-v25-s2", "sct-v25-s8")
 OURS = tuple(f"sct-v{v}-s8-{p}{late}" for v in (9, 16, 25) for p in ("pre", "out", "post") for late in ("", "-late"))
+OURS += tuple(f"sct-v{v}-s8-peri-late" for v in (9, 16, 25))
 OURS += tuple(f"sct-v9-s{s}-{attention}" for s in (2, 8) for attention in ("log-n", "ssmax"))
 N, LATE = 256, 15_000
 
@@ -138,7 +139,7 @@ def jax_trainer(problem: Any, n_models: int, sharing: int = 1) -> Trainer:
 def systems(problem: Any) -> dict[str, System]:
     after = LATE if isinstance(problem, Late) else 0
     native = System(lambda n: ours("native", problem, n, after=after), 40, (16,), "numpy", threads=False)
-    if problem.parts.placement != PLACEMENTS["peri"]:
+    if after or problem.parts.placement != PLACEMENTS["peri"]:
         return {NATIVE: native}
     return {
         NATIVE: native,
@@ -159,21 +160,23 @@ def work(problem: Any) -> Work:
     every position of every sequence.
     """
     v, s, d = problem.task.v, problem.train_length, problem.model.d
-    states = tokens = 0.0
+    states = tokens = pairs = 0.0
     for inputs, *_ in minibatches(problem):
         sets = np.bitwise_or.accumulate(np.int64(1) << inputs, axis=1)
         for i in range(s):
             keys = np.stack([inputs[:, i], sets[:, i]], axis=1)
             n = len(np.unique(keys, axis=0)) if v <= 10 or i < 2 else len(keys)
-            states, tokens = states + n / 4, tokens + n * (i + 1) / 4
+            states, tokens, pairs = states + n / 4, tokens + n * (i + 1) / 4, pairs + n * (i + 1) * (i + 2) / 8
     placement = problem.parts.placement
-    norm_after = placement.block_out or placement.residual or placement.unembedding_in
-    columns = v + 1 + d if norm_after else v + 1
+    norms = placement.block_out + (placement.residual or placement.unembedding_in)
+    forms, vectors = norms * (v >= 10), d * (norms > 0) * (v < 10)
+    columns = v + 1 + vectors + (forms > 0)
     subsets = v <= 9 and s >= 5
-    attention = (states * 3 if subsets else tokens * 2) * columns + 5 * v * v * columns
-    per_token = 3 * 2 * (2 * v * d + 2 * v * d * d + 2 * v * d * v + v * v)
+    attention = (states if subsets else tokens) * 3 * columns + 5 * v * v * columns
+    attention += forms * (2 * pairs + 5 * v * v * v)
+    per_token = 3 * 2 * (2 * v * d + 2 * v * d * d + 2 * v * d * v + v * v) + 2 * 2 * v * d * v * forms
     weights = 2 * v * d + 2 * d * d + 2 * d + 3 * d
-    kernel = attention + states * (26 * v + 17 * d * norm_after) + per_token + 20 * weights
+    kernel = attention + states * (26 * v + 17 * vectors) + per_token + 20 * weights
     positions = N * s
     printed = 3 * 2 * (positions * (2 * d + 2 * d * d + d * v) + N * s * (s + 1) / 2 * (1 + d)) + 20 * weights
     return Work(positions, printed, kernel)

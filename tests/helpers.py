@@ -40,7 +40,7 @@ def make_problem(
 
 
 def minimal_problem(
-    placement: str,
+    placement: str | Placement,
     v: int = 9,
     s: int = 8,
     batch: int = 16,

@@ -14,7 +14,10 @@ OLDER = ("x86-64-v3", "x86-64")
 WANTED = [
     *((transformer, model, "native") for model in (Transformer(6), TINY_TRANSFORMER, Transformer(6, 1, 36, 1, 50))),
     *((retriever, Retriever(hidden), "native") for hidden in (128, 32, 16)),
-    *((minimal, Minimal(*sizes), "native") for sizes in ((12, 5, 3, 4), (9, 8, 1, 8), (5, 6, 2, 4), (4, 3, 1, 3))),
+    *(
+        (minimal, Minimal(*sizes), "native")
+        for sizes in ((12, 5, 3, 4), (11, 9, 2, 6), (9, 8, 1, 8), (5, 6, 2, 4), (4, 3, 1, 3))
+    ),
     *((transformer, TINY_TRANSFORMER, march) for march in OLDER),
     *((retriever, Retriever(16), march) for march in OLDER),
     *((minimal, Minimal.usual(9), march) for march in OLDER),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers import BENIGN, assert_same, make_ensemble, minimal_problem
+from helpers import BENIGN, EVERYTHING, assert_same, make_ensemble, minimal_problem
 from parity import assert_close, assert_parity, distance
 
 from resharpen.engines.base import Ensemble, part, weights_of
@@ -15,6 +15,9 @@ from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import Minimal
 from resharpen.parts import STUDIED_PLACEMENTS
 from resharpen.tasks import Batch, SetComplement
+
+PAIRS = Minimal(11, 9, 2, 6)
+"""The smallest sizes, about, at which norms are computed without vectors."""
 
 
 def check_parity(problem, **options):
@@ -35,6 +38,16 @@ def test_parity_at_free_sizes(sizes):
     check_parity(minimal_problem("peri", sizes[0], 4, model=Minimal(*sizes)))
 
 
+@pytest.mark.parametrize(
+    ("placement", "attention"),
+    [("all", "softmax"), *((p, a) for p in ("out", "pre-final", "peri") for a in ("softmax", "ssmax"))],
+)
+def test_parity_of_norms_without_vectors(placement, attention):
+    """The kernel takes squares from products of the tokens' vectors; not with two norms after the residual."""
+    problem = minimal_problem(EVERYTHING[placement], 11, 8, model=PAIRS, attention=attention)
+    check_parity(problem, steps=(1, 10))
+
+
 @pytest.mark.parametrize("march", ["x86-64-v3", "x86-64"])
 def test_parity_on_older_instruction_sets(march):
     check_parity(minimal_problem("peri"), march=march)
@@ -45,7 +58,7 @@ def test_parity_on_older_instruction_sets(march):
 @pytest.mark.parametrize(
     ("v", "s", "scale"),
     [
-        *((9, 8, 30), (9, 3, 30), (12, 8, 30), (9, 8, 8), (9, 3, 8)),
+        *((9, 8, 30), (9, 3, 30), (11, 8, 30), (12, 8, 30), (9, 8, 8), (9, 3, 8), (11, 8, 8)),
         *(pytest.param(v, 8, 30, marks=pytest.mark.slow) for v in (16, 25)),
     ],
 )
@@ -55,7 +68,7 @@ def test_attention_logits_far_apart(placement, attention, v, s, scale):
     Where attention is all on one token its gradient is a difference of equals, and both engines lose digits. At the
     smaller scale they span tens: a maximum over all tokens will do, but weights round to one.
     """
-    model = Minimal(12, 5, 3, 4) if v == 12 else None
+    model = {11: PAIRS, 12: Minimal(12, 5, 3, 4)}.get(v)
     problem = minimal_problem(placement, v, s, model=model, attention=attention)
     ensemble = make_ensemble(problem, 16, **BENIGN)
     state = TorchEngine(problem, ensemble, "float64").dump()

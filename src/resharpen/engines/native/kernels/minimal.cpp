@@ -13,8 +13,8 @@ extern "C" {
 void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targets, int32_t n, int32_t length,
            const uint32_t* key, uint32_t group, bool merge) {
     const FlushSubnormals flush;
-    const auto model =
-        std::make_unique<Minimal>(a->variant, Minimal::subsets_pay(length, a->variant), *a->hyperparameters);
+    const auto model = std::make_unique<Minimal>(a->variant, Minimal::subsets_pay(length, a->variant),
+                                                 Minimal::forms_pay(a->variant.placement), *a->hyperparameters);
     const auto gradient = std::make_unique<f32x16[]>(Minimal::kMostParameters);
     Minibatch<V> batch(merge, a->variant.attention != Remedy::softmax);
     const Parts parts(a->state, model->size);
@@ -36,7 +36,7 @@ void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targ
 void evaluate(const f32x16* theta, const Hyperparameters<f32x16>* hyperparameters, const Variant* variant, int32_t n,
               const int32_t* last, const uint32_t* set, const int32_t* where, f32x16* tvd) {
     const FlushSubnormals flush;
-    const auto model = std::make_unique<Minimal>(*variant, Minimal::subsets_pay(V, *variant), *hyperparameters);
+    const auto model = std::make_unique<Minimal>(*variant, Minimal::subsets_pay(V, *variant), false, *hyperparameters);
     model->evaluate(theta, n, last, set, where, tvd);
 }
 

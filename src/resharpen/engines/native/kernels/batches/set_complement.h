@@ -55,20 +55,19 @@ class Minibatch {
         float counts[(V + 15) / 16 * 16];
     };
 
-    // States with last token t are sorted[begin[t]] .. sorted[begin[t + 1]]; where asked for, by their size then.
-    const State& sorted(int i) const { return kDense && merge ? states[i] : states[order[i]]; }
+    // States with last token t are states[begin[t]] .. states[begin[t + 1]]; where asked for, by their size then.
+    std::vector<State> states;
     int begin[V + 1];
 
-    Minibatch(bool merge, bool by_size) : merge(merge), by_size(by_size), short_slots(V * V, kNone) {
+    Minibatch(bool merge, bool by_size) : merge(merge), by_size(by_size) {
         if (kDense && merge) dense.assign(std::size_t(V) << (V - 1), {}), occupied.assign((V << (V - 1)) / 64 + 1, 0);
     }
 
     // n sequences of s inputs and one more token, from the stream (group, step).
     void draw(const uint32_t key[2], uint32_t group, uint32_t step, int n, int s) {
         words.resize(std::size_t(n) * (s + 1) + 4 * kBlocksAtOnce);
-        most_states = std::size_t(n) * s;
         philox_words(key, group, step, n * (s + 1), words.data());
-        clear();
+        make_room(std::size_t(n) * s);
         int last = 0;
         if (kDense && merge)
             sample_tokens<V>(words.data(), n, s + 1, [&](int, int i, int token, uint32_t set) {
@@ -77,7 +76,7 @@ class Minibatch {
             });
         else
             sample_tokens<V>(words.data(), n, s + 1, [&](int, int i, int token, uint32_t set) {
-                if (i > 0) add_sparse(last, set, token, i);
+                if (i > 0) add_prefix(last, set, token);
                 last = token;
             });
         finish();
@@ -85,8 +84,7 @@ class Minibatch {
 
     // Given inputs and targets, [n, s] each; the tokens of a sequence are distinct.
     void take(const int32_t* inputs, const int32_t* targets, int n, int s) {
-        clear();
-        most_states = std::size_t(n) * s;
+        make_room(std::size_t(n) * s);
         for (int row = 0; row < n; row++) {
             uint32_t set = 0;
             for (int i = 0; i < s; i++, inputs++, targets++) {
@@ -94,7 +92,7 @@ class Minibatch {
                 if (kDense && merge)
                     add_dense(*inputs, set, *targets);
                 else
-                    add_sparse(*inputs, set, *targets, i + 1);
+                    add_prefix(*inputs, set, *targets);
             }
         }
         finish();
@@ -103,31 +101,30 @@ class Minibatch {
   private:
     // For small V every possible state has a cell to count in, found without a search or a branch: cell (t, others)
     // holds the counts of the targets and, last, the weight. A bit map says which cells are in use, in sorted order.
-    // For larger V only prefixes of one or two tokens repeat often enough to look for them.
+    // For larger V prefixes are sorted: by last token, by size, so that loops over the tokens of a set rarely change
+    // their length, which a processor would fail to predict; those of two tokens, which still repeat, by the other one.
     static constexpr bool kDense = V <= 10;
-    static constexpr uint32_t kNone = ~0u;
-    static constexpr int kSizes = V + 1;
+    static constexpr int kSizes = V + 1, kKeys = 2 * V;
     struct alignas(32) Cell {
         uint16_t counts[16];
     };
+    struct Prefix {
+        uint32_t set;
+        uint16_t key;
+        uint8_t last, target;
+    };
 
     bool merge, by_size;
-    std::size_t most_states = 0;
-    std::vector<uint32_t> words, order, last_token, short_slots;
-    std::vector<State> states;
+    std::vector<uint32_t> words;
+    std::vector<Prefix> drawn, sorted;
+    std::size_t n_drawn;
     std::vector<Cell> dense;
     std::vector<uint64_t> occupied;
 
-    void clear() {
-        if (kDense && merge) return;
-        for (const State& state : states)
-            if ((state.others & (state.others - 1)) == 0) short_slots[slot(state)] = kNone;
-        states.clear();
-        last_token.clear();
+    void make_room(std::size_t most) {
+        states.resize(most), drawn.resize(most), sorted.resize(most);
+        n_drawn = 0;
     }
-
-    static int slot(int last, uint32_t others) { return last * V + (others ? 1 + __builtin_ctz(others) : 0); }
-    int slot(const State& state) const { return slot(int(last_token[&state - states.data()]), state.others); }
 
     RESHARPEN_INLINE void add_dense(int last, uint32_t set, int target) {
         const uint32_t cell = uint32_t(last) << (V - 1) | others(set, last);
@@ -136,27 +133,17 @@ class Minibatch {
         occupied[cell / 64] |= uint64_t(1) << cell % 64;
     }
 
-    RESHARPEN_INLINE void add_sparse(int last, uint32_t set, int target, int length) {
-        const uint32_t rest = others(set, last);
-        uint32_t id = uint32_t(states.size());
-        if (merge && length <= 2) {
-            uint32_t& known = short_slots[slot(last, rest)];
-            known = known == kNone ? id : known;
-            id = known;
-        }
-        if (id == states.size()) {
-            states.push_back({set, rest, 0, {}});
-            last_token.push_back(uint32_t(last));
-        }
-        states[id].weight++;
-        states[id].counts[target]++;
+    RESHARPEN_INLINE void add_prefix(int last, uint32_t set, int target) {
+        const int size = __builtin_popcount(set);
+        const int key = size == 2 ? 1 + __builtin_ctz(others(set, last)) : size == 1 ? 0 : V + size - 3;
+        drawn[n_drawn++] = {set, uint16_t(last * kKeys + key), uint8_t(last), uint8_t(target)};
     }
 
     void finish() {
         if (kDense && merge)
             collect_dense();
         else
-            sort_by_last();
+            sort_prefixes();
     }
 
     void collect_dense() {
@@ -167,7 +154,6 @@ class Minibatch {
         };
         each_cell([&](uint32_t cell) { next[key(cell) + 1]++; });
         add_up(next);
-        states.resize(most_states);
         each_cell([&](uint32_t cell) {
             const int token = int(cell >> (V - 1));
             const uint32_t rest = cell & ((1u << (V - 1)) - 1), below = (1u << token) - 1;
@@ -193,15 +179,24 @@ class Minibatch {
         for (int t = 0; t <= V; t++) begin[t] = next[t * kSizes];
     }
 
-    // By last token and then by size: loops over the tokens of a set then rarely change their length, which a
-    // processor would fail to predict.
-    void sort_by_last() {
-        int next[V * kSizes + 1] = {};
-        auto key = [&](std::size_t i) { return int(last_token[i]) * kSizes + __builtin_popcount(states[i].set); };
-        for (std::size_t i = 0; i < states.size(); i++) next[key(i) + 1]++;
-        add_up(next);
-        order.resize(states.size());
-        for (std::size_t i = 0; i < states.size(); i++) order[next[key(i)]++] = uint32_t(i);
+    void sort_prefixes() {
+        int next[V * kKeys + 1] = {};
+        for (std::size_t i = 0; i < n_drawn; i++) next[drawn[i].key + 1]++;
+        for (int key = 0; key < V * kKeys; key++) next[key + 1] += next[key];
+        for (std::size_t i = 0; i < n_drawn; i++) sorted[next[drawn[i].key]++] = drawn[i];
+        Prefix before = {0, 0, 0, 0};
+        int n = 0, token = 0;
+        begin[0] = 0;
+        for (std::size_t i = 0; i < n_drawn; i++) {
+            const Prefix prefix = sorted[i];
+            for (; token < prefix.last; token++) begin[token + 1] = n;
+            if (!merge || prefix.key != before.key || prefix.set != before.set)
+                states[n++] = {prefix.set, others(prefix.set, prefix.last), 0, {}};
+            states[n - 1].weight++;
+            states[n - 1].counts[prefix.target]++;
+            before = prefix;
+        }
+        for (; token < V; token++) begin[token + 1] = n;
     }
 };
 

@@ -22,14 +22,24 @@
 //
 // and attention of a state is sum_{j in S} e_tj value_j: logits before the scale, Z, and (where a norm needs it) o.
 //
-// Sum first, multiply once. For one last token t the weighted rows e_tj value_j are fixed; a state adds up a few of
-// them. So its gradient need only be added to those few: with R_j the sum over the states that hold j, d value_j is
-// e_tj R_j and d e_tj is R_j . value_j, once for a pair (t, j). What is left a state: the sums, the norms' scalars, a
-// softmax over V.
+// Sum first, multiply once. All states of one last token t share the weights e_tj. So the gradient of a state need only
+// be added to the tokens that it holds: with R_j the sum over the states that hold j, d value_j is e_tj R_j and d e_tj
+// is R_j . value_j, once for a pair (t, j). What is left a state: the sums, the norms' scalars, a softmax over V.
 //
-// Subsets. Where there are many large sets, the tokens other than t are split in a low group, whose rows are summed
-// beforehand for each of its 16 subsets, and the rest, which changes slowly over the sorted states and whose sum is
-// kept: then a state is two rows. All of it stays in the first-level cache. The gradient goes back the same way.
+// Subsets. Where there are many large sets, the tokens other than t are split in a low group, whose rows e_tj value_j
+// are summed beforehand for each of its 16 subsets, and the rest, which changes slowly over the sorted states and whose
+// sum is kept: then a state is two rows. All of it stays in the first-level cache. The gradient goes back the same way.
+//
+// Forms. Norms need no vectors, only squares, and for larger V it is less work to add up those of the pairs in a set:
+//
+//     |o|^2 = sum_{j, k in S} e_tj e_tk VO_j . VO_k / Z^2              |g_out o|^2 likewise
+//     |z|^2 = |x_t|^2 + 2 r_o x_t . g_out o + r_o^2 |g_out o|^2        x_t . g_out o = sum_{j in S} e_tj x_t . g_out
+//     VO_j / Z
+//
+// with the products of vectors computed once a step, those times e_tj e_tk once a token t, and so their gradients.
+// Where |o| is far below |VO_j| the sum over pairs is a difference of near equals. So small D keep the vectors, where
+// that is frequent, and so do scores, where it would show in large sets; and placements with two norms after the
+// residual.
 //
 // Logits far apart. e_tj is relative to the largest over all j, not over S. Z is at least e_tt, so this is exact unless
 // that is too small; in lanes where it is below 2^-kFar the set's own maximum is taken. And where a row of attention
@@ -38,8 +48,7 @@
 // Lanes are blended, so a model never depends on its neighbours.
 //
 // Log n. With log-n or ssmax attention logits are multiplied by s log n, n the size of the set, so weights are those of
-// a token and a size: states come sorted by both. Few share a table of weights then, so rows and subsets do not pay,
-// and a state adds up e_tj value_j itself.
+// a token and a size: states come sorted by both. Few share a table of weights then, so subsets do not pay.
 //
 // Gradients are sums over the minibatch, scaled to its mean only when they are applied.
 #pragma once
@@ -50,7 +59,8 @@ namespace resharpen {
 
 class Minimal : public MinimalStates {
   public:
-    Minimal(Variant variant, bool subsets, const Hyperparameters<f32x16>& h) : MinimalStates(variant, subsets, h) {}
+    Minimal(Variant variant, bool subsets, bool forms, const Hyperparameters<f32x16>& h)
+        : MinimalStates(variant, subsets, forms, h) {}
 
     // Whether minibatches of this length hold enough large sets for `subsets` to pay, which they do only if all share
     // one table of weights; measured.
@@ -63,18 +73,15 @@ class Minimal : public MinimalStates {
     void gradient_of(const Minibatch<V>& batch, const f32x16* theta, f32x16* gradient, double loss[kLanes]) {
         tokens_forward(theta);
         clear_gradients(gradient);
+        if (forms) forms_forward();
         bits = rounded_off = broadcast(0);
         for (int t = 0; t < V; t++)
             each_size(
-                batch.begin[t], batch.begin[t + 1], [&](int i) { return batch.sorted(i).set; },
+                batch.begin[t], batch.begin[t + 1], [&](int i) { return batch.states[i].set; },
                 [&](int first, int end) {
-                    if (placement.block_out)
-                        norm_after_residual() ? train_states<true, true>(t, batch, first, end)
-                                              : train_states<true, false>(t, batch, first, end);
-                    else
-                        norm_after_residual() ? train_states<false, true>(t, batch, first, end)
-                                              : train_states<false, false>(t, batch, first, end);
+                    with_norms([&](auto norms) { train_states<decltype(norms)>(t, batch, first, end); });
                 });
+        if (forms) forms_backward();
         tokens_backward(theta, gradient);
         float sum[kLanes], rest[kLanes];
         store(sum, bits), store(rest, rounded_off);
@@ -92,18 +99,28 @@ class Minimal : public MinimalStates {
             each_size(
                 i, end, [&](int i) { return set[i]; },
                 [&](int first, int end) {
-                    if (placement.block_out)
-                        norm_after_residual() ? evaluate_states<true, true>(t, first, end, set, where, tvd)
-                                              : evaluate_states<true, false>(t, first, end, set, where, tvd);
-                    else
-                        norm_after_residual() ? evaluate_states<false, true>(t, first, end, set, where, tvd)
-                                              : evaluate_states<false, false>(t, first, end, set, where, tvd);
+                    with_norms([&](auto norms) { evaluate_states<decltype(norms)>(t, first, end, set, where, tvd); });
                 });
             i = end;
         }
     }
 
   private:
+    // f(Norms) of the placement
+    template <class F>
+    void with_norms(F f) {
+        if constexpr (kFormsPay)
+            if (forms) return with_norms<true>(f);
+        with_norms<false>(f);
+    }
+    template <bool kByForms, class F>
+    void with_norms(F f) {
+        if (placement.block_out)
+            norm_after_residual() ? f(Norms<true, true, kByForms>()) : f(Norms<true, false, kByForms>());
+        else
+            norm_after_residual() ? f(Norms<false, true, kByForms>()) : f(Norms<false, false, kByForms>());
+    }
+
     // f(first, end) for the states of one last token: where weights depend on the size of a set, size by size. One
     // token has all the weight whatever the factor, so the smallest sets go with those of two.
     template <class Set, class F>
@@ -119,33 +136,32 @@ class Minimal : public MinimalStates {
         }
     }
 
-    template <bool kOut, bool kNorm>
+    template <class N>
     void train_states(int t, const Minibatch<V>& batch, int first, int end) {
-        constexpr int COLUMNS = kOut || kNorm ? kColumns : V + 1;
-        weigh_tokens<COLUMNS>(t);
+        if constexpr (N::kForms) find_pairs(first, end, [&](int i) { return batch.states[i].set; });
+        weigh_tokens<N>(t);
         for (int n; first < end; first += n) {
             n = end - first < at_once() ? end - first : at_once();
-            for (int i = 0; i < n; i++) prefix[i] = {batch.sorted(first + i).set, batch.sorted(first + i).others};
-            attend<COLUMNS>(t, n);
+            for (int i = 0; i < n; i++) prefix[i] = {batch.states[first + i].set, batch.states[first + i].others};
+            attend<N>(t, n);
             int i = 0;
-            for (; i + kBlock <= n; i += kBlock) train_block<kOut, kNorm, kBlock>(t, i, batch, first + i);
-            for (; i < n; i++) train_block<kOut, kNorm, 1>(t, i, batch, first + i);
-            attend_backward<COLUMNS>(t, n);
+            for (; i + kBlock <= n; i += kBlock) train_block<N, kBlock>(t, i, batch, first + i);
+            for (; i < n; i++) train_block<N, 1>(t, i, batch, first + i);
+            attend_backward<N>(t, n);
         }
-        weigh_tokens_backward<COLUMNS>(t);
+        weigh_tokens_backward<N>(t);
     }
 
-    template <bool kOut, bool kNorm>
+    template <class N>
     void evaluate_states(int t, int first, int end, const uint32_t* set, const int32_t* where, f32x16* tvd) {
-        constexpr int COLUMNS = kOut || kNorm ? kColumns : V + 1;
-        weigh_tokens<COLUMNS>(t);
+        weigh_tokens<N>(t);
         for (int n; first < end; first += n) {
             n = end - first < at_once() ? end - first : at_once();
             for (int i = 0; i < n; i++) prefix[i] = {set[first + i], others(set[first + i], t)};
-            attend<COLUMNS>(t, n);
+            attend<N>(t, n);
             for (int i = 0; i < n; i++) {
                 State s;
-                forward<kOut, kNorm>(t, sums[i], s);
+                forward<N>(t, sums[i], s);
                 tvd[where[first + i]] = total_variation(s, prefix[i].set);
             }
         }

@@ -2,21 +2,21 @@
 #pragma once
 
 #include "../batches/set_complement.h"
-#include "minimal_tokens.h"
+#include "minimal_forms.h"
 
 namespace resharpen {
 
 constexpr float kFar = 40;
 
-class MinimalAttention : public MinimalTokens {
+class MinimalAttention : public MinimalForms {
   protected:
     static constexpr int kLow = V - 1 < 4 ? V - 1 : 4, kSubsets = 1 << kLow;  // the low group of tokens, see above
     static constexpr int kChunk = 10;                                         // columns of a sum in registers
     static constexpr int kAtOnce = 64;  // states attended to together, one bit of a word each
     static constexpr int kBlock = 4;  // states worked on together, so that their chains of dependent operations overlap
 
-    MinimalAttention(Variant variant, bool subsets, const Hyperparameters<f32x16>& h)
-        : MinimalTokens(variant, h), subsets(subsets) {
+    MinimalAttention(Variant variant, bool subsets, bool forms, const Hyperparameters<f32x16>& h)
+        : MinimalForms(variant, forms, h), subsets(subsets) {
         clear(d_row), clear(d_low_row), clear(d_rest_row);
     }
 
@@ -30,7 +30,7 @@ class MinimalAttention : public MinimalTokens {
     // Of the states that are worked on: log of their size, s log n, and the logits of their last token times that.
     float log_n;
     f32x16 factor, logits[V];
-    f32x16 weight[V], d_weight[V], row[V][kStride], low_row[kSubsets][kStride], rest_row[kStride];
+    f32x16 row[V][kStride], low_row[kSubsets][kStride], rest_row[kStride];
     uint32_t rest, d_rest;  // the sets that rest_row and d_rest_row belong to
     Mask wide, far;
     bool any_wide, any_far;
@@ -38,7 +38,7 @@ class MinimalAttention : public MinimalTokens {
     f32x16 sums[kAtOnce][kStride];
     f32x16 d_row[V][kStride], d_low_row[kSubsets][kStride], d_rest_row[kStride];
 
-    // Where weights depend on the size of a set: few states share them, and their rows are not worth being kept.
+    // Whether weights depend on the size of a set.
     bool by_size() const { return remedy != Remedy::softmax; }
 
     // With subsets the sums of a few states stay in the first-level cache; without, the more states the fewer rows.
@@ -48,10 +48,10 @@ class MinimalAttention : public MinimalTokens {
     // off.
     float wide_span() const { return subsets ? 24 : 8; }
 
-    // ---- the weighted rows of one last token -----------------------------------------------------------------------
+    // ---- the weights of one last token -----------------------------------------------------------------------------
 
-    // e_tj = 2^(attention - max), the rows e_tj value_j, and where asked for their sums.
-    template <int COLUMNS>
+    // e_tj = 2^(attention - max), and what is made of it for all states at once.
+    template <class N>
     void weigh_tokens(int t) {
         for (int j = 0; j < V; j++) logits[j] = by_size() ? factor * attention[t][j] : attention[t][j];
         f32x16 highest = logits[0], lowest = logits[0];
@@ -63,27 +63,21 @@ class MinimalAttention : public MinimalTokens {
         for (int j = 0; j < V; j++) {
             weight[j] = exp2_nonpositive(logits[j] - highest);
             d_weight[j] = broadcast(0);
-            if (by_size()) continue;
-            RESHARPEN_UNROLL
-            for (int c = 0; c < COLUMNS; c++) row[j][c] = weight[j] * value[j][c];
         }
-        if (subsets) sum_subsets<COLUMNS>(t);
+        if (subsets) sum_subsets<N::kColumns>(t);
+        weigh_pairs<N>(t);
     }
 
-    // With R_j the sum of the gradients of the states that hold j: d value_j += e_tj R_j, d e_tj = R_j . value_j.
-    // Scaling all e_tj changes nothing, so d e_t is orthogonal to e_t; what rounding has left along it is taken out,
-    // lest it stand for the gradient of a token with all the attention. Leaves d_row at zero for the next token.
-    template <int COLUMNS>
+    // From d e_tj to the attention logits. Scaling all e_tj changes nothing, so d e_t is orthogonal to e_t; what
+    // rounding has left along it is taken out, lest it stand for the gradient of a token with all the attention.
+    template <class N>
     void weigh_tokens_backward(int t) {
-        if (subsets) sum_subsets_backward<COLUMNS>(t);
-        for (int j = 0; j < V && !by_size(); j++) {
-            d_weight[j] = row_backward<0, COLUMNS>(j, d_row[j]);
-            for (f32x16& d : d_row[j]) d = broadcast(0);
-        }
+        if (subsets) sum_subsets_backward<N::kColumns>(t);
+        weigh_pairs_backward<N>(t);
         add_attention_gradient(t, (1u << (V - 1)) * 2 - 1, weight, d_weight, mask_of(~bits(wide)));
     }
 
-    // Of columns FIRST .. of the row e_tj value_j.
+    // With d = R_j, of columns FIRST .. : d value_j += e_tj R_j; returns d e_tj = R_j . value_j.
     template <int FIRST, int COLUMNS>
     RESHARPEN_INLINE f32x16 row_backward(int j, const f32x16* d) {
         f32x16 sum[2] = {broadcast(0), broadcast(0)};
@@ -124,6 +118,10 @@ class MinimalAttention : public MinimalTokens {
     template <int COLUMNS>
     void sum_subsets(int t) {
         rest = d_rest = 0;
+        for (int j = 0; j < V; j++) {
+            RESHARPEN_UNROLL
+            for (int c = 0; c < COLUMNS; c++) row[j][c] = weight[j] * value[j][c];
+        }
         for (int c = 0; c < COLUMNS; c++) low_row[0][c] = row[t][c], rest_row[c] = broadcast(0);
         for (int s = 1; s < kSubsets; s++) {
             const f32x16 *without = low_row[s & (s - 1)], *added = row[other(t, __builtin_ctz(s))];
@@ -131,6 +129,7 @@ class MinimalAttention : public MinimalTokens {
         }
     }
 
+    // Leaves all d_row at zero for the next token.
     template <int COLUMNS>
     void sum_subsets_backward(int t) {
         sum_rest_backward<COLUMNS>(t);
@@ -142,6 +141,10 @@ class MinimalAttention : public MinimalTokens {
             }
         }
         for (int c = 0; c < COLUMNS; c++) d_row[t][c] += d_low_row[0][c], d_low_row[0][c] = broadcast(0);
+        for (int j = 0; j < V; j++) {
+            d_weight[j] = row_backward<0, COLUMNS>(j, d_row[j]);
+            for (f32x16& d : d_row[j]) d = broadcast(0);
+        }
     }
 
     template <int COLUMNS>
@@ -170,8 +173,9 @@ class MinimalAttention : public MinimalTokens {
     // ---- sums of rows ----------------------------------------------------------------------------------------------
 
     // sum_{j in S} of the rows for n states
-    template <int COLUMNS>
+    template <class N>
     void attend(int t, int n) {
+        constexpr int COLUMNS = N::kColumns;
         if (subsets) {
             for (int i = 0; i < n; i++) {
                 if (prefix[i].rest() != rest) rest = prefix[i].rest(), sum_rest<COLUMNS>(t);
@@ -180,15 +184,17 @@ class MinimalAttention : public MinimalTokens {
                 for (int c = 0; c < COLUMNS; c++) sums[i][c] = low[c] + rest_row[c];
             }
         } else {
-            by_size() ? sum_rows<0, COLUMNS, true>(n) : sum_rows<0, COLUMNS, false>(n);
+            sum_rows<0, COLUMNS>(n);
         }
+        if constexpr (N::kForms)
+            for (int i = 0; i < n; i++) sum_pairs<N>(prefix[i].set, sums[i]);
         if (any_far)
-            for (int i = 0; i < n; i++) attend_in_far_lanes<COLUMNS>(t, prefix[i].set, sums[i]);
+            for (int i = 0; i < n; i++) attend_in_far_lanes<N>(t, prefix[i].set, sums[i]);
     }
 
     // A few columns at a time for all states: the sum is in registers, and these columns of the rows in the first-level
     // cache, where for large V all of them would not fit.
-    template <int FIRST, int COLUMNS, bool kBySize>
+    template <int FIRST, int COLUMNS>
     void sum_rows(int n) {
         constexpr int N = COLUMNS - FIRST < kChunk ? COLUMNS - FIRST : kChunk;
         for (int i = 0; i < n; i++) {
@@ -198,44 +204,42 @@ class MinimalAttention : public MinimalTokens {
             for (uint32_t left = prefix[i].set; left; left &= left - 1) {
                 const int j = __builtin_ctz(left);
                 RESHARPEN_UNROLL
-                for (int c = 0; c < N; c++) sum[c] += kBySize ? weight[j] * value[j][FIRST + c] : row[j][FIRST + c];
+                for (int c = 0; c < N; c++) sum[c] += weight[j] * value[j][FIRST + c];
             }
             RESHARPEN_UNROLL
             for (int c = 0; c < N; c++) sums[i][FIRST + c] = sum[c];
         }
-        if constexpr (FIRST + N < COLUMNS) sum_rows<FIRST + N, COLUMNS, kBySize>(n);
+        if constexpr (FIRST + N < COLUMNS) sum_rows<FIRST + N, COLUMNS>(n);
     }
 
     // R_j of a few columns, from the states that hold j.
-    template <int FIRST, int COLUMNS, bool kBySize>
+    template <int FIRST, int COLUMNS>
     void sum_rows_backward(const uint64_t* holders) {
         constexpr int N = COLUMNS - FIRST < kChunk ? COLUMNS - FIRST : kChunk;
         for (int j = 0; j < V; j++) {
             f32x16 sum[N];
             RESHARPEN_UNROLL
-            for (int c = 0; c < N; c++) sum[c] = kBySize ? broadcast(0) : d_row[j][FIRST + c];
+            for (int c = 0; c < N; c++) sum[c] = broadcast(0);
             for (uint64_t left = holders[j]; left; left &= left - 1)
                 add_to<N>(sum, sums[__builtin_ctzll(left)] + FIRST);
-            if constexpr (kBySize) {
-                if (holders[j]) d_weight[j] += row_backward<FIRST, FIRST + N>(j, sum);
-                continue;
-            }
-            RESHARPEN_UNROLL
-            for (int c = 0; c < N; c++) d_row[j][FIRST + c] = sum[c];
+            if (holders[j]) d_weight[j] += row_backward<FIRST, FIRST + N>(j, sum);
         }
-        if constexpr (FIRST + N < COLUMNS) sum_rows_backward<FIRST + N, COLUMNS, kBySize>(holders);
+        if constexpr (FIRST + N < COLUMNS) sum_rows_backward<FIRST + N, COLUMNS>(holders);
     }
 
-    template <int COLUMNS>
+    template <class N>
     void attend_backward(int t, int n) {
+        constexpr int COLUMNS = N::kColumns;
         if (any_wide)
-            for (int i = 0; i < n; i++) attend_in_wide_lanes_backward<COLUMNS>(t, prefix[i].set, sums[i]);
+            for (int i = 0; i < n; i++) attend_in_wide_lanes_backward<N>(t, prefix[i].set, sums[i]);
+        if constexpr (N::kForms)
+            for (int i = 0; i < n; i++) sum_pairs_backward<N>(prefix[i].set, sums[i]);
         if (!subsets) {
             uint64_t holders[V] = {};
             for (int i = 0; i < n; i++)
                 for (uint32_t left = prefix[i].set; left; left &= left - 1)
                     holders[__builtin_ctz(left)] |= uint64_t(1) << i;
-            by_size() ? sum_rows_backward<0, COLUMNS, true>(holders) : sum_rows_backward<0, COLUMNS, false>(holders);
+            sum_rows_backward<0, COLUMNS>(holders);
             return;
         }
         for (int i = 0; i < n; i++) add_to<COLUMNS>(d_low_row[prefix[i].low()], sums[i]);
@@ -282,8 +286,9 @@ class MinimalAttention : public MinimalTokens {
         }
     }
 
-    template <int COLUMNS>
+    template <class N>
     void attend_in_far_lanes(int t, uint32_t set, f32x16* sum) const {
+        constexpr int COLUMNS = N::kColumns;
         f32x16 careful[COLUMNS], e[V];
         weights_in(t, set, e);
         for (f32x16& x : careful) x = broadcast(0);
@@ -292,11 +297,12 @@ class MinimalAttention : public MinimalTokens {
             for (int c = 0; c < COLUMNS; c++) careful[c] += e[j] * value[j][c];
         }
         for (int c = 0; c < COLUMNS; c++) sum[c] = select(far, careful[c], sum[c]);
+        for (int f = N::kFirst; f < N::kEnd; f++) sum[kForm + f] = select(far, form_of(f, set, e), sum[kForm + f]);
     }
 
     // In wide lanes the gradient of the logits, state by state; in far lanes that of the values too, which leaves
     // nothing for the rows to carry.
-    template <int COLUMNS>
+    template <class N>
     void attend_in_wide_lanes_backward(int t, uint32_t set, f32x16* sum) {
         f32x16 local[V], d_e[V];
         if (any_far) weights_in(t, set, local);
@@ -304,21 +310,27 @@ class MinimalAttention : public MinimalTokens {
         for (uint32_t left = set; left; left &= left - 1) {
             const int j = __builtin_ctz(left);
             d_e[j] = dot<V>(sum, value[j]);
-            if constexpr (COLUMNS == kColumns) d_e[j] += dot<D>(sum + kO, value[j] + kO);
+            if constexpr (N::kVectors) d_e[j] += dot<D>(sum + kO, value[j] + kO);
+            if constexpr (N::kForms && N::kNorm) d_e[j] += sum[kC] * value[j][kC];
         }
+        for (int f = N::kFirst; f < N::kEnd; f++) weights_of_form_backward(f, set, e, sum[kForm + f], d_e);
         add_attention_gradient(t, set, e, d_e, wide);
-        if (any_far) values_of_far_lanes_backward<COLUMNS>(set, e, sum);
+        if (any_far) values_of_far_lanes_backward<N>(set, e, sum);
     }
 
-    template <int COLUMNS>
+    template <class N>
     void values_of_far_lanes_backward(uint32_t set, const f32x16* e, f32x16* sum) {
-        for (int c = 0; c < COLUMNS; c++) {
+        for (int c = 0; c < N::kColumns; c++) {
             const f32x16 d_far = select(far, sum[c], broadcast(0));
             sum[c] = select(far, broadcast(0), sum[c]);
             for (uint32_t left = set; left; left &= left - 1) {
                 const int j = __builtin_ctz(left);
                 d_value[j][c] += e[j] * d_far;
             }
+        }
+        for (int f = N::kFirst; f < N::kEnd; f++) {
+            gram_of_form_backward(f, set, e, select(far, sum[kForm + f], broadcast(0)));
+            sum[kForm + f] = select(far, broadcast(0), sum[kForm + f]);
         }
     }
 };

@@ -24,37 +24,60 @@ class MinimalStates : public MinimalAttention {
     f32x16 bits, rounded_off;  // the loss: what is in the sum so far, and what it has too much
 
     // Forward and backward of COUNT states, from sums to their gradients.
-    template <bool kOut, bool kNorm, int COUNT>
+    template <class N, int COUNT>
     void train_block(int t, int i, const Minibatch<V>& batch, int first) {
         State s[COUNT];
-        for (int b = 0; b < COUNT; b++) forward<kOut, kNorm>(t, sums[i + b], s[b]);
-        for (int b = 0; b < COUNT; b++) logits_backward(s[b], batch.sorted(first + b));
+        for (int b = 0; b < COUNT; b++) forward<N>(t, sums[i + b], s[b]);
+        for (int b = 0; b < COUNT; b++) logits_backward(s[b], batch.states[first + b]);
         base_backward<COUNT>(t, s);
-        for (int b = 0; b < COUNT; b++) scalars_backward<kOut, kNorm>(s[b]);
-        if constexpr (kNorm)
-            double_norm() ? norms_backward<kOut, COUNT, true>(t, s) : norms_backward<kOut, COUNT, false>(t, s);
-        else if constexpr (kOut)
+        for (int b = 0; b < COUNT; b++) scalars_backward<N>(s[b]);
+        if constexpr (N::kForms)
+            for (int b = 0; b < COUNT; b++) squares_by_forms_backward<N>(t, s[b]);
+        else if constexpr (N::kNorm)
+            double_norm() ? norms_backward<N::kOut, COUNT, true>(t, s) : norms_backward<N::kOut, COUNT, false>(t, s);
+        else if constexpr (N::kOut)
             for (int b = 0; b < COUNT; b++)
                 for (int i = 0; i < D; i++) s[b].sum[kO + i] *= s[b].d_o;
         add_loss<COUNT>(s);
     }
 
-    template <bool kOut, bool kNorm>
+    template <class N>
     RESHARPEN_INLINE void forward(int t, f32x16* sum, State& s) {
         s.sum = sum;
         s.o_scale = s.inverse_z = reciprocal(sum[kZ]);
         s.r_1 = s.r_2 = broadcast(1);
-        if constexpr (kOut) {
-            s.mean_o = s.inverse_z * s.inverse_z * dot<D>(sum + kO, sum + kO);
+        if constexpr (N::kOut) {
+            const f32x16 squared = N::kForms ? max(broadcast(0), sum[kForm]) : dot<D>(sum + kO, sum + kO);
+            s.mean_o = s.inverse_z * s.inverse_z * squared;
             s.r_o = inverse_rms<D>(s.mean_o, epsilon);
             s.o_scale = s.r_o * s.inverse_z;
         }
-        if constexpr (kNorm) {
-            squares_of_z<kOut>(t, s);
+        if constexpr (N::kNorm) {
+            if constexpr (N::kForms)
+                squares_by_forms(t, s);
+            else
+                squares_of_z<N::kOut>(t, s);
             (placement.residual ? s.r_1 : s.r_2) = inverse_rms<D>(s.z_squared, epsilon);
             if (double_norm()) s.r_2 = inverse_rms<D>(s.r_1 * s.r_1 * s.gained_squared, epsilon);
         }
         softmax(t, s);
+    }
+
+    // z^2 and z . g_out o, from the forms. A square below zero is rounding error.
+    RESHARPEN_INLINE void squares_by_forms(int t, State& s) const {
+        const f32x16 o_squared = max(broadcast(0), s.sum[kForm + 1]);
+        s.z_along_o = s.sum[kC] + s.o_scale * o_squared;
+        s.z_squared = max(broadcast(0), x_squared[t] + s.o_scale * (s.sum[kC] + s.z_along_o));
+    }
+
+    template <class N>
+    RESHARPEN_INLINE void squares_by_forms_backward(int t, State& s) {
+        if constexpr (N::kOut) s.sum[kForm] = 0.5f * s.d_o;
+        if constexpr (N::kNorm) {
+            s.sum[kC] = s.o_scale * s.d_z_1;
+            s.sum[kForm + 1] = 0.5f * s.o_scale * s.sum[kC];
+            d_x_squared[t] += 0.5f * s.d_z_1;
+        }
     }
 
     // z = x_t + o_scale g_out o: its squares, and what they change by with o_scale.
@@ -142,10 +165,10 @@ class MinimalStates : public MinimalAttention {
 
     // Through the scalars: d z = (d_z_1 + d_z_2 g_1^2) z, d o = d_o o + .., and Z. The derivative of a scalar is needed
     // times the scalar, which is a sum along what it scales.
-    template <bool kOut, bool kNorm>
+    template <class N>
     RESHARPEN_INLINE void scalars_backward(State& s) {
         f32x16 along_o = s.r_1 * s.r_2 * s.along_T;
-        if constexpr (kNorm) {
+        if constexpr (N::kNorm) {
             s.d_z_1 = d_inverse_rms<D>(s.r_1 * s.r_2, s.along_logits);
             if (double_norm()) {
                 s.d_z_2 = s.r_1 * s.r_1 * d_inverse_rms<D>(s.r_2, s.along_logits);
@@ -155,7 +178,7 @@ class MinimalStates : public MinimalAttention {
             along_o += s.d_z_1 * s.z_along_o;
         }
         along_o *= s.o_scale;
-        if constexpr (kOut) {
+        if constexpr (N::kOut) {
             const f32x16 d = d_inverse_rms<D>(s.r_o, along_o);  // d (o / Z) = d o / Z
             along_o += d * s.mean_o;
             s.d_o = d * s.inverse_z * s.inverse_z;

@@ -45,10 +45,10 @@ class MinimalTokens {
     } gain_at;
 
     f32x16 ones[D];
-    f32x16 x[V][D], r_embedding[V], h[V][D], r_in[V], q[V][K], k[V][K], v[V][DV], vo_gained[V][D];
+    f32x16 x[V][D], r_embedding[V], h[V][D], r_in[V], q[V][K], k[V][K], v[V][DV], vo[V][D], vo_gained[V][D];
     f32x16 gain_final[D], u_gained[D][V], base[V][V], attention[V][V], value[V][kStride];
 
-    f32x16 d_x[V][D], d_h[V][D], d_q[V][K], d_k[V][K], d_v[V][DV], d_vo_gained[V][D];
+    f32x16 d_x[V][D], d_h[V][D], d_q[V][K], d_k[V][K], d_v[V][DV], d_vo[V][D], d_vo_gained[V][D];
     f32x16 d_u_gained[D][V], d_base[V][V], d_attention[V][V], d_value[V][kStride];
     f32x16 ssmax, d_ssmax;  // its s
     f32x16 d_gain_out[V][D], d_gain_1[V][D];  // a partial sum for each last token
@@ -73,14 +73,15 @@ class MinimalTokens {
         multiply(V, D, K, rows<D>(h[0]), rows<K>(theta + kWQ), {q[0], K, 1});
         multiply(V, D, K, rows<D>(h[0]), rows<K>(theta + kWK), {k[0], K, 1});
         multiply(V, D, DV, rows<D>(h[0]), rows<DV>(theta + kWV), {v[0], DV, 1});
-        multiply(V, DV, D, rows<DV>(v[0]), rows<D>(theta + kWO), {&value[0][kO], kStride, 1});
+        multiply(V, DV, D, rows<DV>(v[0]), rows<D>(theta + kWO), {vo[0], D, 1});
         for (int i = 0; i < D; i++) {
             gain_final[i] = gain_1[i] * gain_2[i];
             for (int w = 0; w < V; w++) u_gained[i][w] = gain_final[i] * theta[kU + i * V + w];
         }
         for (int j = 0; j < V; j++) {
             value[j][kZ] = broadcast(1);
-            for (int i = 0; i < D; i++) vo_gained[j][i] = gain_out[i] * value[j][kO + i];
+            copy_row(vo[j], &value[j][kO]);
+            for (int i = 0; i < D; i++) vo_gained[j][i] = gain_out[i] * vo[j][i];
         }
         multiply(V, D, V, rows<D>(x[0]), rows<V>(u_gained[0]), {base[0], V, 1});
         multiply(V, D, V, rows<D>(vo_gained[0]), rows<V>(u_gained[0]), {value[0], kStride, 1});
@@ -95,25 +96,25 @@ class MinimalTokens {
         for (int i = 0; i < size; i++) gradient[i] = broadcast(0);
         d_ssmax = broadcast(0);
         clear(d_x), clear(d_base), clear(d_attention), clear(d_value), clear(d_gain_out), clear(d_gain_1);
+        clear(d_vo), clear(d_vo_gained);
     }
 
-    // From the gradients of base, value, attention and x to those of the weights.
+    // From the gradients of base, value, attention, x and VO to those of the weights.
     void tokens_backward(const f32x16* theta, f32x16* gradient) {
         // base = x u_gained; D = vo_gained u_gained
         multiply(V, V, D, rows<V>(d_base[0]), rows<V>(u_gained[0]).transposed(), {d_x[0], D, 1}, true);
-        multiply(V, V, D, rows<kStride>(d_value[0]), rows<V>(u_gained[0]).transposed(), {d_vo_gained[0], D, 1});
+        multiply(V, V, D, rows<kStride>(d_value[0]), rows<V>(u_gained[0]).transposed(), {d_vo_gained[0], D, 1}, true);
         multiply(D, V, V, rows<D>(x[0]).transposed(), rows<V>(d_base[0]), {d_u_gained[0], V, 1});
         multiply(D, V, V, rows<D>(vo_gained[0]).transposed(), rows<kStride>(d_value[0]), {d_u_gained[0], V, 1}, true);
         unembedding_backward(theta, gradient);
         for (int j = 0; j < V; j++)
             for (int i = 0; i < D; i++) {
-                d_gain_out[j][i] += value[j][kO + i] * d_vo_gained[j][i];
-                d_value[j][kO + i] += gain_out[i] * d_vo_gained[j][i];
+                d_gain_out[j][i] += vo[j][i] * d_vo_gained[j][i];
+                d_vo[j][i] += d_value[j][kO + i] + gain_out[i] * d_vo_gained[j][i];
             }
         // VO = v W_O; q, k, v = h W
-        const ConstMatrix d_vo = rows<kStride>(&d_value[0][kO]);
-        multiply(V, D, DV, d_vo, rows<D>(theta + kWO).transposed(), {d_v[0], DV, 1});
-        multiply(DV, V, D, rows<DV>(v[0]).transposed(), d_vo, {gradient + kWO, D, 1});
+        multiply(V, D, DV, rows<D>(d_vo[0]), rows<D>(theta + kWO).transposed(), {d_v[0], DV, 1});
+        multiply(DV, V, D, rows<DV>(v[0]).transposed(), rows<D>(d_vo[0]), {gradient + kWO, D, 1});
         multiply(V, V, K, rows<V>(d_attention[0]), rows<K>(k[0]), {d_q[0], K, 1});
         multiply(V, V, K, rows<V>(d_attention[0]).transposed(), rows<K>(q[0]), {d_k[0], K, 1});
         clear(d_h);
