@@ -22,8 +22,8 @@ FLAGS = (
 )
 GCC_FLAGS = ("-fno-tree-loop-distribute-patterns",)
 """A copy of a few vectors is to stay in registers, not to become a call of memcpy."""
-SECONDS = 600
-"""A compiler that has not answered by then never will; the first build of zig takes a minute."""
+SECONDS = 1800
+"""A compiler that has not answered by then never will; the first build of zig takes minutes on a busy machine."""
 
 
 class NoCompiler(Failed):
@@ -82,5 +82,7 @@ def call(command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
             timeout=SECONDS,
             stdin=subprocess.DEVNULL,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"the compiler {shlex.join(command[:1])} has not ended after {SECONDS} seconds") from error
+    except OSError as error:
         raise BuildError(f"the compiler {shlex.join(command[:1])} does not run: {error}") from error
