@@ -207,7 +207,7 @@ class Driver:
     """A kernel as a program of its own, which makes the calls that it reads."""
 
     def __init__(self, command: Sequence[str]):
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
 
     def __call__(self, function: Any, arguments: Sequence[Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 
 from rich.console import Console
 from rich.table import Table
@@ -30,7 +31,8 @@ def print_diagnosis(console: Console) -> None:
 def _compiler() -> str | Text:
     """As the native engine finds it."""
     try:
-        return str(find_compiler())
+        compiler = find_compiler()
+        return f"{compiler} ({shlex.join(compiler.command)})"
     except UserError as error:
         slower = ", ".join(f"{factor} for a {family}" for family, factor in SLOWER.items())
         without = f"{error}. The torch engine takes over, so many times as slow: {slower}"

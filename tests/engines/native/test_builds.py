@@ -106,14 +106,23 @@ def driver(tmp_path):
         each.close()
 
 
-@every_kernel
+WATCHED = {
+    "minimal": (NativeMinimal, [minimal_problem(placement, 4, 3) for placement in ("none", "peri")]),
+    "minimal-listed": (NativeMinimal, [minimal_problem("peri", 12, 4, model=Minimal(12, 2, 1, 2))]),
+    **{name: KERNELS[name] for name in ("retriever", "transformer", "transformer-odd")},
+}
+"""Small sizes, which are compiled sooner."""
+
+
+@pytest.mark.parametrize("name", WATCHED)
 def test_sanitizers_find_nothing(name, driver):
     """Address and undefined behaviour, which includes alignment. About 20 seconds each, most of it to compile."""
-    kind, problems = KERNELS[name]
-    watched = ["-march=native", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    kind, problems = WATCHED[name]
+    command = ["clang++" if shutil.which("clang++") else "g++", "-O1", "-g1", "-march=native"]
+    command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
     for problem in problems:
         ensemble, validation = ensemble_and_validation(problem)
-        engine = driver(kind(problem, ensemble), ["g++", *watched])
+        engine = driver(kind(problem, ensemble), command)
         engine.advance(3)
         engine.advance(2, [problem.minibatch(0, step) for step in range(2)])
         measured = engine.measure(part(engine.dump(), "theta"), validation or problem.task.validation(0, "selection"))

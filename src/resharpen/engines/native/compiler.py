@@ -15,6 +15,8 @@ from functools import cache
 from resharpen.errors import Failed
 
 USUAL = ("g++", "clang++", "c++")
+ZIG = "ziglang"
+"""The Python package."""
 FLAGS = (
     *("-std=c++17", "-O2", "-fPIC", "-shared", "-w"),
     # No -ffast-math: NaN and infinity are how a diverged model is found.
@@ -43,6 +45,8 @@ class Compiler:
     def flags(self, march: str) -> tuple[str, ...]:
         """Those that it knows; `march` is the name of an instruction set, or native for this machine's own."""
         known = FLAGS if "clang" in self.version else (*FLAGS, *GCC_FLAGS)
+        if ZIG in self.command:  # x86-64-v3 would be the x86 without features named 64 and v3
+            return *known, f"-mcpu={march.replace('-', '_')}"
         arm = platform.machine() in ("arm64", "aarch64")
         return *known, f"-mcpu={march}" if arm and march == "native" else f"-march={march}"
 
@@ -57,8 +61,8 @@ def find_compiler() -> Compiler:
         words = shlex.split(name)
         if words and (found := shutil.which(words[0])):
             return _known((found, *words[1:]))
-    if not asked and importlib.util.find_spec("ziglang"):
-        return _known((sys.executable, "-m", "ziglang", "c++"))
+    if not asked and importlib.util.find_spec(ZIG):
+        return _known((sys.executable, "-m", ZIG, "c++"))
     looked_for = f"CXX = {asked}" if asked else ", ".join(USUAL)
     raise NoCompiler(
         f"no C++ compiler found (looked for {looked_for}); install g++ or clang, or pip install 'resharpen[compiler]'"
