@@ -11,7 +11,7 @@ from rich.text import Text
 
 from resharpen.engines.choose import SLOWER
 from resharpen.engines.native.compiler import find_compiler
-from resharpen.errors import UserError
+from resharpen.errors import Failed
 from resharpen.experiments.keeping import machine
 
 
@@ -33,7 +33,7 @@ def _compiler() -> str | Text:
     try:
         compiler = find_compiler()
         return f"{compiler} ({shlex.join(compiler.command)})"
-    except UserError as error:
+    except Failed as error:
         slower = ", ".join(f"{factor} for a {family}" for family, factor in SLOWER.items())
         without = f"{error}. The torch engine takes over, so many times as slow: {slower}"
         return Text("missing", "red").append(f": {without}", "default")
