@@ -54,7 +54,7 @@ def test_it_says_what_it_is(wheel):
 
 @pytest.mark.slow
 def test_a_figure_from_a_bare_environment(wheel, tmp_path):
-    """Two or three minutes: torch has to be installed. On Windows programs lie elsewhere."""
+    """Two or three minutes: torch has to be installed."""
     venv.create(tmp_path / "venv", with_pip=True)
     programs = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
@@ -69,5 +69,5 @@ def test_a_figure_from_a_bare_environment(wheel, tmp_path):
     assert str(tmp_path) in where
     out = tmp_path / "run"
     assert "(native engine)" in run(str(programs / "resharpen"), "run", "fig1", "--scale", "smoke", "--out", str(out))
-    assert (out / "fig1.png").stat().st_size > 10_000
+    assert (out / "figure.png").stat().st_size > 10_000
     assert run(str(programs / "resharpen"), "verify", "--help")

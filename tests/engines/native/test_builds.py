@@ -54,7 +54,7 @@ def ensemble_and_validation(problem):
 def check_parity(make, problems):
     for problem in problems:
         ensemble, validation = ensemble_and_validation(problem)
-        assert_parity(make, problem, ensemble, steps=(1, 10, 30), validation=validation)
+        assert_parity(make, problem, ensemble, steps=(1, 10), validation=validation)
 
 
 # ---- compilers -------------------------------------------------------------------------------------------------------
@@ -138,9 +138,9 @@ ARM = {
 
 
 @pytest.mark.parametrize("cxx", ARM)
-@every_kernel
+@pytest.mark.parametrize("name", [name for name in KERNELS if name != "transformer-paper"])
 def test_parity_on_arm(name, cxx, driver):
-    """NEON, under emulation. About a minute each, half of it to compile."""
+    """NEON, under emulation. About half a minute each, most of it to compile."""
     for program in (ARM[cxx][0], ARM["g++"][0], "qemu-aarch64"):
         if shutil.which(program) is None:
             pytest.skip(f"no {program} here")
