@@ -1,7 +1,7 @@
 # `make demo` and `make test` start from a bare checkout: python3, make and a C++ compiler are all they need.
 PYTHON ?= python3
 BIN := .venv/bin
-KERNELS := $(wildcard src/resharpen/engines/native/kernels/*.* src/resharpen/engines/native/kernels/*/*.h)
+KERNELS := $(wildcard src/resharpen/engines/native/kernels/*.* src/resharpen/engines/native/kernels/*/*.h tests/*.cpp)
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test test-all lint bench chromium clean

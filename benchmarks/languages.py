@@ -6,7 +6,9 @@ Everyone trains models of two layers, d = 64 (placement peri), on the same four 
 clipping, AdamW and the moving average; ours draws its minibatches itself. `full100` is 64 sequences of 100 tokens, so
 without anything to pad. Otherwise the peers pad: the plain loop to the longest sequence of a minibatch, what is
 compiled for fixed shapes (torch.compile, JAX) to the maximum training length. At length 700 JAX has one model a
-process: more do not fit.
+process: more do not fit. The sorted peers do what a skilled user would: a minibatch is sorted by length and trained in
+four or eight pieces, each padded to its own longest sequence, whose gradients add up; as a plain loop, or compiled once
+for all shapes.
 """
 
 from __future__ import annotations
@@ -59,7 +61,15 @@ def rotation(length: int) -> tuple[np.ndarray, np.ndarray]:
 # ---- peers ----------------------------------------------------------------------------------------------------------
 
 
-def loop(problem: Any, compiled: bool = False) -> Trainer:
+def sorted_pieces(batch: Batch, n: int) -> list[tuple[np.ndarray, ...]]:
+    """So many pieces of equally many sequences, which differ little in length; each cut to its longest."""
+    length_N = batch.mask.sum(1)
+    pieces = np.array_split(np.argsort(length_N, kind="stable"), n)
+    return [tuple(x[rows, : length_N[rows].max()] for x in batch) for rows in pieces]
+
+
+def loop(problem: Any, data: list[list[tuple[np.ndarray, ...]]], **compiled: Any) -> Trainer:
+    """`data` are the minibatches, each in pieces or as one; `compiled` is what torch.compile takes, if anything."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -93,10 +103,10 @@ def loop(problem: Any, compiled: bool = False) -> Trainer:
             self.embedding, self.layers = nn.Embedding(vocabulary, D), nn.Sequential(*(Layer() for _ in range(LAYERS)))
             self.norm, self.unembedding = nn.RMSNorm(D, NORM_EPSILON), linear(D, vocabulary)
 
-        def forward(self, inputs, targets, real):
+        def forward(self, inputs, targets, real, n_real):
             logits = self.unembedding(self.norm(self.layers(self.embedding(inputs))))
             nll = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
-            return (nll * real.flatten()).sum() / real.sum()
+            return (nll * real.flatten()).sum() / n_real
 
     names = {"embedding.weight": ("E",), "norm.weight": ("g_unembedding_in",), "unembedding.weight": ("U",)}
     for i in range(LAYERS):
@@ -106,8 +116,13 @@ def loop(problem: Any, compiled: bool = False) -> Trainer:
         gains = (a + "g_block_in", a + "g_block_out", m + "g_block_in", m + "g_block_out")
         parts |= {f"norms.{j}": (gain,) for j, gain in enumerate(gains)}
         names |= {f"layers.{i}.{part}.weight": tensors for part, tensors in parts.items()}
-    data = [tuple(map(torch.tensor, batch)) for batch in (padded if compiled else minibatches)(problem)]
-    return torch_loop(Model(), names, problem, lambda i: data[i % BATCHES], data[0], compiled)
+    n_real = [torch.tensor(float(sum(piece[-1].sum() for piece in pieces))) for pieces in data]
+    tensors = [[(*map(torch.tensor, piece), n) for piece in pieces] for pieces, n in zip(data, n_real, strict=True)]
+
+    def compile(model):
+        return torch.compile(model, **compiled) if compiled else model
+
+    return torch_loop(Model(), names, problem, lambda i: tensors[i % BATCHES], tensors[0], compile)
 
 
 def jax_trainer(problem: Any, n_models: int) -> Trainer:
@@ -148,12 +163,22 @@ def systems(problem: Any) -> dict[str, System]:
         given = minibatches(problem) if isinstance(problem.task, Full) else None
         return ours(name, problem, n, restart=True, given=given)
 
+    def in_pieces(n: int, **compiled: Any) -> Trainer:
+        return loop(problem, [sorted_pieces(batch, n) for batch in minibatches(problem)], **compiled)
+
+    def at_full_length() -> Trainer:
+        return loop(problem, [[batch] for batch in padded(problem)], dynamic=False)
+
     fit = (1,) if problem.train_length == 700 else (1, 4)
     return {
         "resharpen-native": System(lambda n: engine("native", n), BATCHES, (4,), "numpy", threads=False),
         "resharpen-torch": System(lambda n: engine("torch", n), BATCHES, (2,), threads=False),
-        "torch-loop": System(lambda _: loop(problem), BATCHES),
-        "torch-compile": System(lambda _: loop(problem, compiled=True), BATCHES, quick=False),
+        "torch-loop": System(lambda _: in_pieces(1), BATCHES),
+        "torch-sorted-4": System(lambda _: in_pieces(4), BATCHES),
+        "torch-sorted-8": System(lambda _: in_pieces(8), BATCHES),
+        "torch-compile": System(lambda _: at_full_length(), BATCHES, quick=False),
+        "compile-sorted-4": System(lambda _: in_pieces(4, dynamic=True), BATCHES, quick=False),
+        "compile-sorted-8": System(lambda _: in_pieces(8, dynamic=True), BATCHES, quick=False),
         "jax-vmap": System(lambda n: jax_trainer(problem, n), BATCHES, fit, "jax"),
     }
 

@@ -91,7 +91,7 @@ def loop(problem: Any) -> Trainer:
         names |= {f"{part}.weight": (f"W_{i}",), f"{part}.bias": (f"b_{i}",)}
     names |= {"norm_in.gain": ("g_block_in",), "norm_out.gain": ("g_block_out",)}
     data = [(torch.tensor(x), torch.tensor(m), torch.tensor(y.argmax(-1))) for x, m, y in padded(problem)]
-    return torch_loop(Model(), names, problem, lambda i: data[i % BATCHES], data[0])
+    return torch_loop(Model(), names, problem, lambda i: [data[i % BATCHES]], [data[0]])
 
 
 def printed_loss(xp, gelu, softmax, log_softmax, theta, x, mask, label):

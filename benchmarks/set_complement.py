@@ -84,7 +84,7 @@ def loop(problem: Any) -> Trainer:
     parts |= {"norm_in": "g_block_in", "norm_out": "g_block_out", "norm_final": "g_unembedding_in"}
     names = {f"{part}.weight": (name,) for part, name in parts.items()}
     batch = [torch.tensor(first_tokens(problem))]
-    return torch_loop(Model(), names, problem, lambda _: [torch.rand(N, v).argsort(1)[:, : s + 1]], batch)
+    return torch_loop(Model(), names, problem, lambda _: [[torch.rand(N, v).argsort(1)[:, : s + 1]]], [batch])
 
 
 def printed_loss(xp, softmax, log_softmax, theta, one_hot, future):

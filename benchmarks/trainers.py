@@ -158,13 +158,14 @@ def torch_loop(
     model: Any,
     names: Mapping[str, Sequence[str]],
     problem: Any,
-    draw: Callable[[int], Sequence[Any]],
-    batch: Sequence[Any],
-    compiled: bool = False,
+    draw: Callable[[int], Sequence[Sequence[Any]]],
+    batch: Sequence[Sequence[Any]],
+    compile: Callable[[Any], Any] = lambda model: model,
 ) -> Trainer:
     """One nn.Module whose forward is the loss of a minibatch, one optimizer, one model at a time.
 
-    `names` are those of our tensors that a parameter of the module holds, side by side; `draw(i)` gives minibatch i.
+    `names` are those of our tensors that a parameter of the module holds, side by side; `draw(i)` gives minibatch i,
+    whole or in pieces whose losses add up.
     """
     import torch
 
@@ -179,7 +180,7 @@ def torch_loop(
             parameter.copy_(torch.tensor(x if names[name] == ("E",) else x.T))
 
     load(weights)
-    forward = torch.compile(model) if compiled else model
+    forward = compile(model)
     rest = [parameter for name, parameter in named.items() if spared(names[name][0])]
     decayed = [parameter for name, parameter in named.items() if not spared(names[name][0])]
     groups = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
@@ -190,7 +191,8 @@ def torch_loop(
     def advance(steps: int) -> None:
         for i in range(steps):
             optimizer.zero_grad()
-            forward(*draw(i)).backward()
+            for piece in draw(i):
+                forward(*piece).backward()
             torch.nn.utils.clip_grad_norm_(parameters, CLIP)
             optimizer.step()
             rate.step()
@@ -199,7 +201,7 @@ def torch_loop(
 
     def loss(probed: Arrays) -> float:
         load(probed)
-        value = float(forward(*batch).detach())
+        value = sum(float(forward(*piece).detach()) for piece in batch)
         load(weights)
         return value
 

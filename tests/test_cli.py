@@ -13,6 +13,7 @@ import pytest
 
 from resharpen.cli import main
 from resharpen.commands.training import RunFigure, Submit
+from resharpen.engines.native import compiler
 from resharpen.experiments.running.runner import load, with_engine
 
 TINY = """
@@ -287,6 +288,24 @@ def test_doctor(capsys):
     said = capsys.readouterr().out
     assert "torch" in said
     assert "compiler" in said
+
+
+def test_doctor_says_which_compiler_there_is_or_how_to_get_one(capsys, monkeypatch, tmp_path):
+    def said() -> str:
+        main(["doctor"])
+        return "".join(capsys.readouterr().out.split())  # lines are broken anywhere
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
+    assert "missing:noC++compilerfound" in said()
+    assert "pipinstall'resharpen[compiler]'" in said()
+    monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: name == "ziglang")
+    monkeypatch.setattr(compiler, "call", lambda command: subprocess.CompletedProcess(command, 0, "clang version 99\n"))
+    compiler._known.cache_clear()
+    assert "clangversion99" in said()
+    assert "-mziglangc++" in said()
+    compiler._known.cache_clear()
 
 
 def test_a_new_run_from_an_old_one_has_the_engine_that_is_asked_for(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 
 from rich.console import Console
 from rich.table import Table
@@ -10,7 +11,7 @@ from rich.text import Text
 
 from resharpen.engines.choose import SLOWER
 from resharpen.engines.native.compiler import find_compiler
-from resharpen.errors import UserError
+from resharpen.errors import Failed
 from resharpen.experiments.keeping import machine
 
 
@@ -30,8 +31,9 @@ def print_diagnosis(console: Console) -> None:
 def _compiler() -> str | Text:
     """As the native engine finds it."""
     try:
-        return str(find_compiler())
-    except UserError as error:
+        compiler = find_compiler()
+        return f"{compiler} ({shlex.join(compiler.command)})"
+    except Failed as error:
         slower = ", ".join(f"{factor} for a {family}" for family, factor in SLOWER.items())
         without = f"{error}. The torch engine takes over, so many times as slow: {slower}"
         return Text("missing", "red").append(f": {without}", "default")

@@ -78,6 +78,12 @@ def no_compiler(monkeypatch, tmp_path):
     monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)
 
 
+def test_instruction_sets_by_the_names_that_a_compiler_has_for_them():
+    zig = compiler.Compiler(("python", "-m", "ziglang", "c++"), "clang version 20")
+    assert zig.flags("x86-64-v3")[-1] == "-mcpu=x86_64_v3"
+    assert compiler.Compiler(("clang++",), "clang version 14").flags("x86-64-v3")[-1] == "-march=x86-64-v3"
+
+
 @pytest.mark.usefixtures("no_compiler")
 def test_without_a_compiler_it_says_so(cache, monkeypatch):
     with pytest.raises(compiler.NoCompiler, match=r"g\+\+.*resharpen\[compiler\]"):

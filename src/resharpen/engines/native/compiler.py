@@ -15,6 +15,8 @@ from functools import cache
 from resharpen.errors import Failed
 
 USUAL = ("g++", "clang++", "c++")
+ZIG = "ziglang"
+"""The Python package."""
 FLAGS = (
     *("-std=c++17", "-O2", "-fPIC", "-shared", "-w"),
     # No -ffast-math: NaN and infinity are how a diverged model is found.
@@ -22,8 +24,8 @@ FLAGS = (
 )
 GCC_FLAGS = ("-fno-tree-loop-distribute-patterns",)
 """A copy of a few vectors is to stay in registers, not to become a call of memcpy."""
-SECONDS = 600
-"""A compiler that has not answered by then never will; the first build of zig takes a minute."""
+SECONDS = 1800
+"""A compiler that has not answered by then never will; the first build of zig takes minutes on a busy machine."""
 
 
 class NoCompiler(Failed):
@@ -43,6 +45,8 @@ class Compiler:
     def flags(self, march: str) -> tuple[str, ...]:
         """Those that it knows; `march` is the name of an instruction set, or native for this machine's own."""
         known = FLAGS if "clang" in self.version else (*FLAGS, *GCC_FLAGS)
+        if ZIG in self.command:  # x86-64-v3 would be the x86 without features named 64 and v3
+            return *known, f"-mcpu={march.replace('-', '_')}"
         arm = platform.machine() in ("arm64", "aarch64")
         return *known, f"-mcpu={march}" if arm and march == "native" else f"-march={march}"
 
@@ -57,8 +61,8 @@ def find_compiler() -> Compiler:
         words = shlex.split(name)
         if words and (found := shutil.which(words[0])):
             return _known((found, *words[1:]))
-    if not asked and importlib.util.find_spec("ziglang"):
-        return _known((sys.executable, "-m", "ziglang", "c++"))
+    if not asked and importlib.util.find_spec(ZIG):
+        return _known((sys.executable, "-m", ZIG, "c++"))
     looked_for = f"CXX = {asked}" if asked else ", ".join(USUAL)
     raise NoCompiler(
         f"no C++ compiler found (looked for {looked_for}); install g++ or clang, or pip install 'resharpen[compiler]'"
@@ -82,5 +86,7 @@ def call(command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
             timeout=SECONDS,
             stdin=subprocess.DEVNULL,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"the compiler {shlex.join(command[:1])} has not ended after {SECONDS} seconds") from error
+    except OSError as error:
         raise BuildError(f"the compiler {shlex.join(command[:1])} does not run: {error}") from error

@@ -28,6 +28,11 @@ constexpr int kPartBytes = 32;
 constexpr int kPartBytes = 16;
 #endif
 constexpr int kParts = 64 / kPartBytes;
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kRegisters = 32;
+#else
+constexpr int kRegisters = 16;
+#endif
 
 typedef float FloatPart __attribute__((vector_size(kPartBytes)));
 typedef int32_t IntPart __attribute__((vector_size(kPartBytes)));

@@ -18,8 +18,9 @@ struct Left {
 };
 
 // Columns of C that are in registers at once, in vectors, and rows: 24 sums, 4 vectors of B and one of A in the 32
-// registers of AVX-512; 12 and 2 and 1 in the 16 of AVX. A narrow C has more rows, as far as A's addresses fit too.
-constexpr int kPanel = kParts == 1 ? 4 : 1, kTall = kParts == 4 ? 3 : 6;
+// registers of AVX-512; 12 and 2 and 1 in the 16 of AVX; 20 and 4 and some in the 32 of NEON, 12 and 4 in the 16 of
+// SSE. A narrow C has more rows, as far as A's addresses fit too.
+constexpr int kPanel = kParts == 1 ? 4 : 1, kTall = kParts < 4 ? 6 : kRegisters == 32 ? 5 : 3;
 constexpr int kPanelColumns = kPanel * kLanes;
 
 // B(k, j) = data[j / kPanelColumns * panel + k * row + j % kPanelColumns]: row-major where panel = kPanelColumns, or
