@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-import reference
 import torch
 from helpers import make_ensemble, make_problem, transformer_problem
 
+import reference
 from resharpen.engines import torch_engine
 from resharpen.engines.base import Ensemble, initial_state, part, weights_of
 from resharpen.engines.torch_engine import TorchEngine

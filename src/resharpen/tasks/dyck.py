@@ -20,7 +20,6 @@ from typing import ClassVar
 from resharpen.tasks.automaton import END, TOP, Automaton, Edge
 from resharpen.tasks.language import Language
 
-
 LARGEST = 10_000
 """Edges of the automaton, about: more take minutes to write down."""
 
