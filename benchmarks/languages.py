@@ -172,7 +172,7 @@ def systems(problem: Any) -> dict[str, System]:
     fit = (1,) if problem.train_length == 700 else (1, 4)
     return {
         "resharpen-native": System(lambda n: engine("native", n), BATCHES, (4,), "numpy", threads=False),
-        "resharpen-torch": System(lambda n: engine("torch", n), BATCHES, (2,), threads=False),
+        "resharpen-torch": System(lambda n: engine("torch", n), BATCHES, (4,), threads=False),
         "torch-loop": System(lambda _: in_pieces(1), BATCHES),
         "torch-sorted-4": System(lambda _: in_pieces(4), BATCHES),
         "torch-sorted-8": System(lambda _: in_pieces(8), BATCHES),
