@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-import reference
 import torch
 from helpers import EVERYTHING, hyper, make_problem, random_theta, tensors
 
+import reference
 import resharpen as rs
 from resharpen.models import Minimal
 from resharpen.models.initial import STD, initial_weights, truncated_normal
