@@ -67,6 +67,7 @@ def _panel(axes: Axes, found: Comparison, setting: str, name: str, named: bool) 
         axes.set_title(f"{setting}\n", fontsize=10, fontweight="bold")
         axes.text(0.5, 1.02, count, transform=axes.transAxes, ha="center", va="bottom", fontsize=7.5)
     what = {"best": "gain of the best tenth", "median": "median gain"}[name]
+    axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel(f"{what} in {found.metric.label}\n(right of 0: better than {found.baseline})", fontsize=8)
     axes.set_yticks(range(len(found.variants)), found.variants if named else [""] * len(found.variants), fontsize=8)
     axes.set_ylim(len(found.variants) - 0.5, -0.5)
