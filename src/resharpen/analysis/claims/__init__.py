@@ -9,7 +9,7 @@ from resharpen.analysis.claims.remedies import remedies_claims
 from resharpen.analysis.claims.set_complement import set_complement_claims
 from resharpen.analysis.scores import WORST, scores, task_of
 from resharpen.experiments.keeping.store import Run
-from resharpen.experiments.specs.shelf import take
+from resharpen.experiments.specs import shelf
 from resharpen.models import RETRIEVER_PLACEMENTS
 from resharpen.parts import PLACEMENTS
 from resharpen.streams import GROUP
@@ -58,7 +58,7 @@ def claims(run: Run) -> list[Claim]:
 def _lacks(run: Run, claim: Claim) -> tuple[str, ...]:
     """What runs of the shelf have that this one has not: whole settings, whole variants, then single cells."""
     have = set(run.table("models").select("setting", "variant").unique().iter_rows())
-    whole = [take(name, "paper") for name in TESTED_BY[claim.number]]
+    whole = [shelf.take(name, "paper") for name in TESTED_BY[claim.number] if name in shelf.SHELF]
     cells = [(s.name, v) for of in whole for s in of.settings if s.name.startswith(claim.settings) for v in of.variants]
     settings, variants = (dict.fromkeys(cell[place] for cell in cells) for place in (0, 1))
     no_settings = [s for s in settings if not any((s, v) in have for v in variants)]
