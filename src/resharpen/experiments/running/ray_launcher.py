@@ -33,7 +33,8 @@ from resharpen.experiments.specs.spec import Shard
 
 RETRIES = 10
 """How often a shard is given to another worker when its own dies, or its node; more than that is the shard's doing."""
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.5
+"""Between two looks at tasks and reports; each costs a few milliseconds of a core that trains."""
 CONNECT_SECONDS = 5.0
 STOP_SECONDS = 60.0
 """How long running tasks may take to save their states, once told to stop."""

@@ -127,12 +127,16 @@ class _Reporter:
     def __init__(self, mailbox: Any, state: Path | None):
         self._mailbox, self._state = mailbox, state
         self._asked: Any = Asked()
+        self._answer: Any = None
         self._sent = time.monotonic()
 
     def report(self, progress: Progress) -> None:
+        """What is asked is the answer to the report before, which has come by now: a core that waits trains nobody."""
         import ray
 
-        self._asked = ray.get(self._mailbox.tell.remote(progress))
+        if self._answer is not None:
+            self._asked = ray.get(self._answer)
+        self._answer = self._mailbox.tell.remote(progress)
         if self._state is not None and time.monotonic() - self._sent > SEND_SECONDS and self._state.exists():
             ray.get(self._mailbox.keep.remote(progress.shard, self._state.read_bytes()))
             self._sent = time.monotonic()
