@@ -133,9 +133,8 @@ def plan_of(store: Run, part: tuple[int, int] = (1, 1)) -> Plan:
     """
     i, n = part
     shards = store.shards() if n == 1 else sorted(store.shards(), key=lambda shard: shard.name)[i - 1 :: n]
-    stretches = [
-        shards[k : k + 100] for k in range(0, len(shards), 100)
-    ]  # a future a shard would take more than the shard
+    # not one by one: a future takes more room than a shard
+    stretches = [shards[k : k + 100] for k in range(0, len(shards), 100)]
     with ThreadPoolExecutor(cores()) as readers:
         looked = readers.map(lambda stretch: [_look_over(store, shard) for shard in stretch], stretches)
         found = [done for stretch in looked for done in stretch]
