@@ -49,15 +49,15 @@ def claims(run: Run) -> list[Claim]:
         return []
     correlation = correlation_within_groups(scores(run), WORST[metric])
     worth = correlation.worth(GROUP)
+    have = set(run.table("models").select("setting", "variant").unique().iter_rows())
     return [
-        replace(claim, correlation=correlation, lacks=_lacks(run, claim))
+        replace(claim, correlation=correlation, lacks=_lacks(have, claim))
         for claim in test(run, worth) + remedies_claims(run, worth)
     ]
 
 
-def _lacks(run: Run, claim: Claim) -> tuple[str, ...]:
-    """What runs of the shelf have that this one has not: whole settings, whole variants, then single cells."""
-    have = set(run.table("models").select("setting", "variant").unique().iter_rows())
+def _lacks(have: set[tuple[str, str]], claim: Claim) -> tuple[str, ...]:
+    """What runs of the shelf have and this one has not: whole settings, whole variants, then single cells."""
     whole = [shelf.take(name, "paper") for name in TESTED_BY[claim.number] if name in shelf.SHELF]
     cells = [(s.name, v) for of in whole for s in of.settings if s.name.startswith(claim.settings) for v in of.variants]
     settings, variants = (dict.fromkeys(cell[place] for cell in cells) for place in (0, 1))
