@@ -1,6 +1,10 @@
-import numpy as np
+from itertools import accumulate
 
-from resharpen.engines.pieces import FIXED_POSITIONS, fixed_pieces
+import numpy as np
+import pytest
+
+from resharpen.engines import pieces as p
+from resharpen.engines.pieces import pieces
 from resharpen.tasks import Batch
 
 LONGEST = 100
@@ -19,20 +23,37 @@ def rows_of(batches):
     return sorted(tuple(zip(x[m], y[m], strict=True)) for b in batches for x, y, m in zip(*b, strict=True) if m.any())
 
 
-def test_fixed_pieces_hold_every_sequence_once_in_shapes_that_no_minibatch_changes():
-    shapes = set()
+def cost(shapes):
+    return sum(p.PER_PIECE + rows * length * (1 + p.PER_PAIR * length) for rows, length in shapes)
+
+
+def compositions(n):
+    return [[n]] + [[first, *rest] for first in range(1, n) for rest in compositions(n - first)]
+
+
+def test_pieces_hold_every_sequence_once():
     for seed in range(40):
         batch = minibatch(seed)
-        pieces = list(fixed_pieces(batch, LONGEST))
-        assert rows_of(pieces) == rows_of([batch])
-        assert all(x.shape == piece.mask.shape for piece in pieces for x in piece)
-        shapes |= {piece.mask.shape for piece in pieces}
-    assert all(rows * length <= 1.5 * FIXED_POSITIONS for rows, length in shapes)
-    lengths = sorted(length for _, length in shapes)
-    assert set(lengths) <= {8, 16, 24, 32, 48, 64, 96, LONGEST}
-    assert len(lengths) == len(set(lengths))  # one number of rows for each
+        found = list(pieces(batch))
+        assert rows_of(found) == rows_of([batch])
+        assert all(x.shape == piece.mask.shape for piece in found for x in piece)
 
 
-def test_a_row_longer_than_was_said_is_not_cut():
-    batch = minibatch(0)
-    assert rows_of(fixed_pieces(batch, 20)) == rows_of([batch])
+def test_pieces_cost_the_least_of_all_cuts():
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        length_N = np.sort(rng.integers(1, 60, 9))
+        mask = np.arange(length_N.max()) < length_N[:, None]
+        found = [piece.mask.shape for piece in pieces(Batch(mask.astype(int), mask.astype(int), mask))]
+        least = min(
+            cost((rows, length_N[end - 1]) for rows, end in zip(sizes, accumulate(sizes), strict=True))
+            for sizes in compositions(len(length_N))
+        )
+        assert cost(found) == pytest.approx(least)
+
+
+def test_a_piece_is_no_larger_than_what_fits_the_caches():
+    mask = np.ones((40, 300), bool)
+    found = list(pieces(Batch(mask.astype(int), mask.astype(int), mask)))
+    assert sum(len(piece.mask) for piece in found) == 40
+    assert all(piece.mask.size <= p.POSITIONS_AT_ONCE for piece in found)

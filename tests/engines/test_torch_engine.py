@@ -8,7 +8,11 @@ from resharpen.engines import torch_engine
 from resharpen.engines.base import Ensemble, initial_state, part, weights_of
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import Transformer
+from resharpen.parts import ATTENTIONS, POSITION_ENCODINGS
 
+SMALL = Transformer(6, layers=1, d=8, heads=2, d_mlp=6)
+ATTENTION_AND_POSITIONS = [(name, "nope" if part.orders else "rope") for name, part in ATTENTIONS.items()]
+ATTENTION_AND_POSITIONS += [("softmax", name) for name in POSITION_ENCODINGS if name != "rope"]
 PARTS = ("theta", "m", "v", "ema")
 
 
@@ -111,12 +115,13 @@ def test_draws_of_two_groups_are_refused():
 
 def same_after(steps, problem, monkeypatch):
     """Whether weights and losses are the same as they are in a run that is too short to be compiled, in double."""
-    ensemble = make_ensemble(problem, 3)
-    plain = TorchEngine(problem, ensemble, "float64")
-    monkeypatch.setattr(torch_engine, "COMPILED_FROM", 1)
-    fast = TorchEngine(problem, ensemble, "float64")
-    for engine in (plain, fast):
-        engine.advance(steps)
+    ensemble, engines = make_ensemble(problem, 3), []
+    for compiled_from in (problem.steps + 1, 1):
+        monkeypatch.setattr(torch_engine, "COMPILED_FROM", compiled_from)
+        engines.append(TorchEngine(problem, ensemble, "float64"))
+        engines[-1].advance(steps)
+    plain, fast = engines
+    assert "uncompiled" not in fast.built
     for name, array in plain.dump().items():
         assert np.allclose(fast.dump()[name], array, rtol=1e-9, atol=1e-12), name
 
@@ -127,30 +132,43 @@ def same_after(steps, problem, monkeypatch):
     "problem",
     [
         make_problem("peri", v=6, s=4, steps=40),
-        transformer_problem("peri", Transformer(6, layers=1, d=8, heads=2, d_mlp=6), cap=8, positions="rope"),
+        *(transformer_problem("peri", SMALL, cap=20, attention=a, positions=p) for a, p in ATTENTION_AND_POSITIONS),
     ],
-    ids=["minimal", "transformer"],
+    ids=["minimal", *("+".join(names) for names in ATTENTION_AND_POSITIONS)],
 )
 def test_compiled_is_the_same_function(problem, monkeypatch):
     same_after(10, problem, monkeypatch)
 
 
-@pytest.mark.parametrize("attention", ["softmax", "log-n"])
-def test_pieces_of_fixed_shapes_give_the_same(attention, monkeypatch):
-    """What is compiled for long runs, without compiling it: padding changes nothing."""
-    monkeypatch.setattr(torch_engine, "Compiled", lambda function: function)
-    same_after(3, transformer_problem("peri", attention=attention), monkeypatch)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
+def test_a_variant_is_not_trained_as_one_that_was_compiled_before_it(monkeypatch):
+    for attention in ("softmax", "log-n"):  # these have the same parameters
+        same_after(2, transformer_problem("peri", SMALL, cap=8, attention=attention, positions="nope"), monkeypatch)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
+def test_what_is_compiled_does_not_depend_on_the_piece_that_came_first(monkeypatch):
+    monkeypatch.setattr(torch_engine, "COMPILED_FROM", 1)
+    problem = transformer_problem("peri", SMALL, cap=30, positions="nope")
+    whole, again = (TorchEngine(problem, make_ensemble(problem, 3)) for _ in range(2))
+    whole.advance(3)
+    between = whole.dump()
+    whole.advance(3)
+    again.load(between)
+    again.advance(3)
+    for name, array in whole.dump().items():
+        assert np.array_equal(again.dump()[name], array), name
 
 
 def test_what_cannot_be_compiled_runs_as_it_is():
-    def loss(x):
+    def loss(theta, hyper, piece):
         print("torch.compile does not follow this", end="")
-        return x.sum()
+        return theta.sum()
 
-    call = torch_engine.Compiled(loss)
+    call, nothing = torch_engine.Compiled(loss), torch.ones(1)
     with pytest.warns(UserWarning, match="cannot compile this variant"):
-        assert call(torch.ones(3)) == 3
-    assert call(torch.ones(4)) == 4  # and it is not tried again
+        assert call(torch.ones(3), nothing, nothing) == 3
+    assert call(torch.ones(4), nothing, nothing) == 4  # and it is not tried again
 
 
 def test_what_was_not_compiled_is_not_said_to_round_as_if_it_were(monkeypatch):

@@ -6,7 +6,6 @@ Shapes: N sequences, L positions.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,8 +17,6 @@ PER_PIECE, PER_PAIR = 60.0, 0.004
 """What a piece costs by itself, and a pair of positions that attend, in units of a position; measured roughly."""
 POSITIONS_AT_ONCE = 2048
 """A piece with more positions than this is split further."""
-FIXED_POSITIONS = 512
-"""Positions of a piece of fixed shape, about."""
 
 
 def pieces(batch: Batch) -> Iterator[Batch]:
@@ -39,32 +36,6 @@ def pieces(batch: Batch) -> Iterator[Batch]:
             if longest:
                 yield Batch(batch.inputs[chosen, :longest], batch.targets[chosen, :longest], mask[chosen, :longest])
         begin = end
-
-
-def fixed_pieces(batch: Batch, longest: int) -> Iterator[Batch]:
-    """The same sequences, longest first, in pieces of a few shapes that can be compiled for, whatever the minibatch:
-    a number of rows for every length of a short list, which ends with the longest. What is left over is padding."""
-    length_N = lengths(batch.mask)
-    order_N = np.argsort(-length_N, kind="stable")
-    order_N = order_N[: np.count_nonzero(length_N)]
-    while len(order_N):
-        real = int(length_N[order_N[0]])
-        length = max(real, min(listed(real), longest))
-        rows = 2 ** max(0, round(math.log2(FIXED_POSITIONS / length)))
-        chosen, order_N = order_N[:rows], order_N[rows:]
-        fill = (0, rows - len(chosen)), (0, max(0, length - batch.mask.shape[1]))
-        inputs, targets, mask = (np.pad(x[chosen, :length], fill) for x in (batch.inputs, batch.targets, batch.mask))
-        yield Batch(inputs, targets, mask)  # pyright: ignore[reportArgumentType]
-
-
-def listed(length: int) -> int:
-    """The next length of 8, 16, 24, 32, 48, 64, 96, 128, 192, ...: few, because each takes its time to compile.
-
-    >>> [listed(n) for n in (3, 8, 17, 33, 64, 65, 100, 129)]
-    [8, 8, 24, 48, 64, 96, 128, 192]
-    """
-    step = 2 ** max(3, (length - 1).bit_length() - 2)
-    return -(-length // step) * step
 
 
 def lengths(mask_NxL: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -11,8 +11,9 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from resharpen import own
 from resharpen.engines.base import Arrays, Batches, Ensemble, Measures, Problem, initial_state
-from resharpen.engines.pieces import FIXED_POSITIONS, fixed_pieces, pieces
+from resharpen.engines.pieces import POSITIONS_AT_ONCE, pieces
 from resharpen.engines.sets import MOST_BITS, merged
 from resharpen.errors import UserError
 from resharpen.models.layers import Values
@@ -34,10 +35,11 @@ from resharpen.tasks import Batch, Examples
 EVALUATED_AT_ONCE = 2**21
 """Bound on models x positions x tokens in one evaluation call: about 100 MB of activations."""
 COMPILED_FROM = 10_000
-"""Steps from which compiling pays: about ten seconds for a shape, of which there are up to ten."""
-COMPILED_TO = 128
-"""Training length up to which sequences go in pieces of fixed shapes, to compile for. Where lengths reach further they
-vary so much that padding to a few shapes costs more than compiling gains."""
+"""Steps from which compiling pays: it takes up to a minute."""
+COMPILED_TO = 1024
+"""Training length up to which it does: attention weights of a piece of longer ones may not fit in memory."""
+EXAMPLE = 43
+"""Length of the sequences that a loss is compiled with first, if there are such."""
 FLOATS_AT_ONCE = 2**19
 """Models are trained in blocks whose widest activation has about so many numbers: two megabytes."""
 
@@ -59,7 +61,8 @@ class TorchEngine:
         self._reads_sets = small and problem.task.sets and not problem.model.sees_order(problem.parts)
         short = self._reads_sets or problem.train_length <= COMPILED_TO
         self._compiles = problem.model.compiles and short and problem.steps >= COMPILED_FROM
-        self._loss_of_flat = Compiled(self._flat_loss) if self._compiles else self._flat_loss
+        varies = 0 if self._reads_sets else min(EXAMPLE, problem.train_length)
+        self._loss_of_flat = Compiled(self._flat_loss, varies) if self._compiles else self._flat_loss
         self.load(initial_state(problem, ensemble))
 
     @property
@@ -130,7 +133,7 @@ class TorchEngine:
         work = [self._tensors(piece) for piece in self._pieces(batch)]
         places = max(len(x[0]) if self._reads_sets else x[2].numel() for x in work)
         if self._compiles and not self._reads_sets:
-            places = FIXED_POSITIONS  # whatever the minibatch
+            places = POSITIONS_AT_ONCE // 4  # whatever the minibatch; what is compiled keeps less in the caches
         at_once = max(1, FLOATS_AT_ONCE // (self.problem.model.width * places))
         models = -(-M // -(-M // at_once))  # blocks of one size, as far as it goes: there is less to compile
         losses, gradients = [], []
@@ -148,9 +151,7 @@ class TorchEngine:
         return torch.cat(losses), torch.cat(gradients)
 
     def _pieces(self, batch: Batch) -> Iterable[Any]:
-        if self._reads_sets:
-            return [merged(batch, self.problem.task.vocabulary)]
-        return fixed_pieces(batch, self.problem.train_length) if self._compiles else pieces(batch)
+        return [merged(batch, self.problem.task.vocabulary)] if self._reads_sets else pieces(batch)
 
     def _flat_loss(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any) -> Tensor:
         """The sum over the places of a piece, [M]."""
@@ -249,31 +250,61 @@ def torch_device(name: str) -> torch.device:
 
 
 class Compiled:
-    """torch.compile for shapes as they come, so that results do not depend on what was compiled before. A function that
-    it cannot follow stays as it is: then it has given up."""
+    """A loss of weights, hyperparameters and a piece, compiled: for pieces of sequences, [N, L], once for all N and L,
+    for others shape by shape. One that torch cannot compile stays as it is: then it has given up.
 
-    def __init__(self, function: Callable[..., Tensor]):
+    What is compiled may depend on the shape that comes first. So that results do not, that is always the same: `varies`
+    is the length of its sequences, or 0 if pieces are not of sequences.
+    """
+
+    def __init__(self, loss: Any, varies: int = 0):
         import torch._dynamo.config as dynamo
         import torch._inductor.config as inductor
 
         inductor.compile_threads = 1  # every core has a worker of its own
         # By default torch stops after eight shapes, or eight shards in one process: results would depend on which.
         dynamo.cache_size_limit = dynamo.accumulated_cache_size_limit = 2**20
-        self._plain, self._fast = function, torch.compile(function, dynamic=False, fullgraph=True)
+        dynamo.automatic_dynamic_shapes = False  # and on the order in which numbers of models come
+        # Torch keeps what it compiled by the code object, and does not look at all that a bound method refers to: with
+        # the same code for all engines a variant would be trained as another that came before it.
+        own_code = FunctionType(loss.__code__.replace(), loss.__globals__, closure=loss.__closure__)
+        bound = MethodType(own_code, loss.__self__) if isinstance(loss, MethodType) else own_code
+        self._plain, self._fast = loss, torch.compile(bound, fullgraph=True)
+        self._varies, self._known = varies, set[Any]()
         self.given_up = False
 
-    def __call__(self, *args: Any) -> Tensor:
-        if self.given_up:
-            return self._plain(*args)
-        try:
-            return self._fast(*args)
-        except Exception as error:
-            if own.raised_by_own(error):
-                raise
-            reason = " ".join(str(error).split()[:20])
-            warnings.warn(f"torch cannot compile this variant, which trains slower without: {reason}", stacklevel=2)
-            self.given_up = True
-            return self._plain(*args)
+    def __call__(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any) -> Tensor:
+        if not self.given_up:
+            try:
+                if self._varies:
+                    self._compile_for(theta_MxW, hyper_MxH, piece)
+                return self._fast(theta_MxW, hyper_MxH, piece)
+            except Exception as error:
+                if own.raised_by_own(error):
+                    raise
+                reason = " ".join(str(error).split()[:20])
+                warnings.warn(f"torch cannot compile this variant, which trains slower without: {reason}", stacklevel=2)
+                self.given_up = True
+        return self._plain(theta_MxW, hyper_MxH, piece)
+
+    def _compile_for(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any) -> None:
+        """Both numbers may be any but one, which torch takes for a case of its own: there are up to four of them."""
+        many = [n > 1 for n in piece[0].shape]
+        if (key := (*many, len(theta_MxW))) not in self._known:
+            self._known.add(key)
+            shape = [n if more else 1 for n, more in zip((self._varies + 1, self._varies), many, strict=True)]
+            example = type(piece)(*(_varying(x.new_zeros(shape)) for x in piece))
+            torch.autograd.grad(self._fast(theta_MxW, hyper_MxH, example).sum(), theta_MxW)
+        for x in piece:
+            _varying(x)
+
+
+def _varying(x: Tensor) -> Tensor:
+    """The same, marked for torch.compile."""
+    for axis, n in enumerate(x.shape):
+        if n > 1:
+            torch._dynamo.mark_dynamic(x, axis)
+    return x
 
 
 @cache

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BASE = 10_000.0
+TABULATED = 2048
+"""Positions of the table that shorter sequences take their part of, so that one will do for all of them."""
 
 
 @positions(on="queries_keys")
@@ -40,17 +42,24 @@ def angles(length: int, d_head: int) -> NDArray[np.float64]:
 
 def rotation(length: int, d_head: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the angles."""
-    return _rotation(length, d_head, dtype, device)
-
-
-# What torch.compiler.assume_constant_result does, but torch is imported only where it is used: without it a compiled
-# rope would compute the table anew for every number that it turns, and in single precision.
-rotation._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+    if length > TABULATED:
+        return _computed(length, d_head, dtype, device)
+    cos, sin = _table(d_head, dtype, device)
+    return cos.narrow(0, 0, length), sin.narrow(0, 0, length)
 
 
 @lru_cache(maxsize=64)
-def _rotation(length: int, d_head: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def _computed(length: int, d_head: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     import torch
 
     cos, sin = (f(torch.from_numpy(angles(length, d_head))).to(device, dtype) for f in (torch.cos, torch.sin))
     return cos, sin
+
+
+def _table(d_head: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    return _computed(TABULATED, d_head, dtype, device)
+
+
+# What torch.compiler.assume_constant_result does, but torch is imported only where it is used: without it a compiled
+# rope would compute the table anew for every number that it turns, and in single precision.
+_table._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]

@@ -14,7 +14,7 @@ void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targ
            const uint32_t* key, uint32_t group, bool merge) {
     const FlushSubnormals flush;
     const auto model = std::make_unique<Minimal>(a->variant, Minimal::subsets_pay(length, a->variant),
-                                                 Minimal::forms_pay(a->variant.placement), *a->hyperparameters);
+                                                 Minimal::forms_pay(length, a->variant.placement), *a->hyperparameters);
     const auto gradient = std::make_unique<f32x16[]>(Minimal::kMostParameters);
     Minibatch<V> batch(merge, a->variant.attention != Remedy::softmax);
     const Parts parts(a->state, model->size);

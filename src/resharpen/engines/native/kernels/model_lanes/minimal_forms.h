@@ -17,10 +17,11 @@ struct Norms {
 
 class MinimalForms : public MinimalTokens {
   public:
-    // Whether forms pay, and squares are large beside what rounds off of their terms; measured.
+    // Whether forms pay, which they do only if there are states enough for the tables that are made once a step, and
+    // squares are large beside what rounds off of their terms; measured.
     static constexpr bool kFormsPay = V >= 10 && D >= 8;
-    static bool forms_pay(Placement placement) {
-        return kFormsPay && !(placement.residual && placement.unembedding_in);
+    static bool forms_pay(int length, Placement placement) {
+        return kFormsPay && length >= 3 && !(placement.residual && placement.unembedding_in);
     }
 
   protected:
