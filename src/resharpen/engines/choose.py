@@ -17,7 +17,7 @@ NATIVE = {"minimal": "NativeMinimal", "retriever": "NativeRetriever", "transform
 """Model family, and module of `engines/native` -> the class of its engine."""
 
 
-SLOWER = {"minimal": "10 to 70", "retriever": "1 to 6", "transformer": "1 to 6"}
+SLOWER = {"minimal": "10 to 50", "retriever": "4 to 10", "transformer": "2 to 5"}
 """About how many times as long the torch engine takes, by model family; less without AVX-512; see the benchmarks."""
 
 
