@@ -113,6 +113,14 @@ def test_draws_of_two_groups_are_refused():
         Ensemble(np.array([15, 16]), make_ensemble(problem, 2).hyperparameters)
 
 
+@pytest.fixture(scope="module")
+def compiler():
+    try:
+        torch.compile(lambda x: x.sin() + 1)(torch.ones(3))
+    except Exception as error:
+        pytest.skip(f"torch cannot compile here: {str(error).splitlines()[0]}")
+
+
 def same_after(steps, problem, monkeypatch):
     """Whether weights and losses are the same as they are in a run that is too short to be compiled, in double."""
     ensemble, engines = make_ensemble(problem, 3), []
@@ -126,6 +134,7 @@ def same_after(steps, problem, monkeypatch):
         assert np.allclose(fast.dump()[name], array, rtol=1e-9, atol=1e-12), name
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 @pytest.mark.parametrize(
@@ -140,12 +149,14 @@ def test_compiled_is_the_same_function(problem, monkeypatch):
     same_after(10, problem, monkeypatch)
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 def test_a_variant_is_not_trained_as_one_that_was_compiled_before_it(monkeypatch):
     for attention in ("softmax", "log-n"):  # these have the same parameters
         same_after(2, transformer_problem("peri", SMALL, cap=8, attention=attention, positions="nope"), monkeypatch)
 
 
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 def test_what_is_compiled_does_not_depend_on_the_piece_that_came_first(monkeypatch):
     monkeypatch.setattr(torch_engine, "COMPILED_FROM", 1)
