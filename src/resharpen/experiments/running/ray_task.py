@@ -91,7 +91,8 @@ def _work(parcel: Parcel, name: str, mailbox: Any) -> Outcome:
             files.write_bytes(where.state, state)
         _wait_for(where)
         reporter = _Reporter(mailbox, None if shared else where.state)
-        train(run, shard, reporter.report, reporter.asked)
+        if not reporter.asked().stop:  # it may have begun only because others have stopped
+            train(run, shard, reporter.report, reporter.asked)
         paths = [] if shared else [where.directory / name for name in FILES]
         return Outcome({path.name: path.read_bytes() for path in paths if path.exists()})
 
@@ -125,8 +126,10 @@ class _Reporter:
     the driver's sight."""
 
     def __init__(self, mailbox: Any, state: Path | None):
+        import ray
+
         self._mailbox, self._state = mailbox, state
-        self._asked: Any = Asked()
+        self._asked: Any = ray.get(mailbox.asked.remote())
         self._answer: Any = None
         self._sent = time.monotonic()
 
@@ -154,6 +157,10 @@ class Mailbox:
     def tell(self, progress: Progress) -> Asked:
         """A task's call: where it is, and what is asked of it."""
         self._news.append(progress)
+        return self._asked
+
+    def asked(self) -> Asked:
+        """A task's call before it begins."""
         return self._asked
 
     def take(self, asked: Asked) -> list[Progress]:
