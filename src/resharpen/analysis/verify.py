@@ -14,7 +14,6 @@ Three questions, in this order:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -23,6 +22,7 @@ import numpy as np
 
 from resharpen.analysis.scores import scores, task_of
 from resharpen.analysis.statistics import Sample, holm, quantile_interval
+from resharpen.engines.native.build import machine_code
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.reference import Reference
 from resharpen.experiments.keeping.store import Run
@@ -111,9 +111,9 @@ def _values(run: Run, reference: Reference, common: set[str]) -> Iterator[Check]
     """Counts of what stands behind a value, of all common models; bits of those that the same kernel made."""
     import polars as pl
 
-    made = {name: _machine_code(built) for name, built in reference.header["built"].items() if built is not None}
+    made = {name: machine_code(built) for name, built in reference.header["built"].items() if built is not None}
     shards = [shard for shard in run.done() if not made.get(shard.name, "torch").startswith("torch")]
-    same = [shard for shard in shards if made[shard.name] == _machine_code(run.files(shard).told("built"))]
+    same = [shard for shard in shards if made[shard.name] == machine_code(str(run.files(shard).told("built")))]
     exact = {model for shard in same for model in shard.model_ids}
     keys = ["model", "weights", "selection", "metric", "length"]
     here = run.table("lengths").with_columns(pl.col("value").cast(pl.Float32))
@@ -122,16 +122,6 @@ def _values(run: Run, reference: Reference, common: set[str]) -> Iterator[Check]
     yield _same(
         "values of models from the same kernel, bit for bit", rows.filter(pl.col("model").is_in(exact)), "value"
     )
-
-
-def _machine_code(built: object) -> str:
-    """What of the name of a kernel decides its bits: not the hash of its sources, of which others may compile to the
-    same.
-
-    >>> _machine_code("minimal-v9-native-0123456789ab-ba9876543210@cafe-f00d")
-    'minimal-v9-native-ba9876543210@cafe-f00d'
-    """
-    return re.sub(r"-[0-9a-f]{12}(?=-[0-9a-f]{12}@)", "", str(built))
 
 
 def _same(what: str, rows: pl.DataFrame, column: str) -> Check:
