@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from resharpen.analysis.claims.finding import paired_only
 from resharpen.analysis.scores import scored_lengths, task_of
 from resharpen.errors import UserError, unknown
-from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.specs.toml import differences, tasks_data, to_data
 from resharpen.tasks import Metric
 
@@ -90,9 +90,9 @@ class Paired:
 
 
 def pair(
-    run: Run,
+    run: Results,
     variants: Sequence[str] = (),
-    other: Run | None = None,
+    other: Results | None = None,
     baseline: str | None = None,
     weights: str = "train",
 ) -> Paired:
@@ -137,7 +137,7 @@ def pair(
     )
 
 
-def _values(run: Run) -> pl.DataFrame:
+def _values(run: Results) -> pl.DataFrame:
     import polars as pl
 
     task = task_of(run)
@@ -150,7 +150,7 @@ def _values(run: Run) -> pl.DataFrame:
     )
 
 
-def _check_same_draws(run: Run, other: Run) -> None:
+def _check_same_draws(run: Results, other: Results) -> None:
     ours, theirs = ({setting.name: setting for setting in r.experiment.settings} for r in (run, other))
     common = [name for name in ours if name in theirs]
     if not common:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from resharpen.errors import unknown
-from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.running.training import SELECTIONS
 from resharpen.tasks import Task
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-def task_of(run: Run) -> Task:
+def task_of(run: Results) -> Task:
     """A task of the run; all are of one kind."""
     return run.experiment.settings[0].task
 
@@ -22,7 +22,7 @@ WORST = {"tvd": 1.0, "auc": 0.0, "accuracy": 0.0}
 """Of the metrics of the paper, as their tasks have it."""
 
 
-def scored_lengths(run: Run, selection: str = "best", lengths: pl.DataFrame | None = None) -> pl.DataFrame:
+def scored_lengths(run: Results, selection: str = "best", lengths: pl.DataFrame | None = None) -> pl.DataFrame:
     """The rows of `lengths` that count, with the columns of `models`: the one rule on values that are not there.
 
     - A length at which there is nothing to score (a count of 0, or no model of the setting has a value) is left out.
@@ -51,7 +51,7 @@ def scored_lengths(run: Run, selection: str = "best", lengths: pl.DataFrame | No
 
 
 def scores(
-    run: Run, selection: str = "best", lengths: pl.DataFrame | None = None, metric: str | None = None
+    run: Results, selection: str = "best", lengths: pl.DataFrame | None = None, metric: str | None = None
 ) -> pl.DataFrame:
     """Per model and kind of weights: the mean of the task's metric, or of the given one, over all lengths, `score`, and
     over those longer than trained, `score_new`; null where there are none, and for a model that diverged before its
@@ -74,6 +74,6 @@ def scores(
     )
 
 
-def tidy_results(run: Run) -> pl.DataFrame:
+def tidy_results(run: Results) -> pl.DataFrame:
     """Every measured value of a run, one a row, with everything that is known about its model."""
     return run.table("lengths").join(run.table("models"), on="model", maintain_order="left")

@@ -111,12 +111,12 @@ def _values(run: Run, reference: Reference, common: set[str]) -> Iterator[Check]
     """Counts of what stands behind a value, of all common models; bits of those that the same kernel made."""
     import polars as pl
 
-    made = {name: machine_code(built) for name, built in reference.header["built"].items() if built is not None}
+    made = {name: machine_code(built) for name, built in reference.built.items() if built is not None}
     shards = [shard for shard in run.done() if not made.get(shard.name, "torch").startswith("torch")]
     same = [shard for shard in shards if made[shard.name] == machine_code(str(run.files(shard).told("built")))]
     exact = {model for shard in same for model in shard.model_ids}
     keys = ["model", "weights", "selection", "metric", "length"]
-    here = run.table("lengths").with_columns(pl.col("value").cast(pl.Float32))
+    here = run.table("lengths").with_columns(pl.col("value").cast(pl.Float32).cast(pl.Float64))  # as it is kept
     rows = here.filter(pl.col("model").is_in(common)).join(reference.table("lengths"), on=keys, suffix="_there")
     yield _same("sizes of validation sets behind common values", rows, "count")
     yield _same(

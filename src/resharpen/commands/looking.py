@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from resharpen.commands.options import Directory, File, Name, RunDirectories, RunDirectory, Text
-from resharpen.commands.results import compare, load, save, save_figures
+from resharpen.commands.results import beside, compare, load, look, save, save_figures
 from resharpen.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,10 +44,11 @@ class DrawFigure:
         resharpen figure runs/fig1-laptop
         resharpen figure runs/fig1-laptop --selection best-trained --out other
         resharpen figure runs/fig2-laptop --attention adaptive-temperature
+        resharpen figure fig1-overnight         (what this package keeps of it)
     """
 
     run: RunDirectory
-    """The run directory."""
+    """The run directory, or that of a reference, or its name."""
     trust_code: bool = False
     """Execute code of your own from the run directory where its file is gone or has changed."""
     selection: Literal["best", "best-trained", "last"] = "best"
@@ -55,10 +56,11 @@ class DrawFigure:
     attention: Name = None
     """Read the kept models with this attention, without training again: adaptive-temperature, log-n, FILE.py:NAME."""
     out: Directory = None
-    """Where the pictures go. Default: the run directory."""
+    """Where the pictures go. Default: the run directory; of a reference, runs/NAME."""
 
     def __call__(self, console: Console) -> None:
-        save_figures(load(self.run, self.trust_code), self.out or self.run, console, self.selection, self.attention)
+        run = look(self.run, self.trust_code)
+        save_figures(run, self.out or beside(run), console, self.selection, self.attention)
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Results:
     """
 
     run: RunDirectory
-    """The run directory."""
+    """The run directory, or that of a reference, or its name."""
     trust_code: bool = False
     """Execute code of your own from the run directory where its file is gone or has changed."""
     csv: bool = False
@@ -85,7 +87,7 @@ class Results:
         from resharpen.experiments.keeping.files import write_parquet
         from resharpen.views.tables import print_scores
 
-        run = load(self.run, self.trust_code)
+        run = look(self.run, self.trust_code)
         if self.parquet is not None:
             write_parquet(self.parquet, tidy_results(run))
             if not self.csv:
@@ -100,11 +102,13 @@ class Results:
 class Claims:
     """Test the claims of the paper on a run: estimates, intervals, verdicts.
 
-    For example: resharpen claims runs/fig1-laptop
+    For example:
+        resharpen claims runs/fig1-laptop
+        resharpen claims fig1-overnight         (what this package keeps of it)
     """
 
     run: RunDirectory
-    """The run directory."""
+    """The run directory, or that of a reference, or its name."""
     trust_code: bool = False
     """Execute code of your own from the run directory where its file is gone or has changed."""
 
@@ -112,7 +116,7 @@ class Claims:
         from resharpen.analysis.claims import claims
         from resharpen.views.tables import print_claims
 
-        found = claims(load(self.run, self.trust_code))
+        found = claims(look(self.run, self.trust_code))
         if not found:
             raise UserError(f"{self.run}: there are no claims to test on this kind of task yet")
         print_claims(found, console)
@@ -127,14 +131,15 @@ class Compare:
         resharpen compare runs/my_norm
         resharpen compare runs/fig1-laptop peri post --baseline pre-final --margin 0.01
         resharpen compare runs/fig1-laptop --with runs/mine
+        resharpen compare fig1-laptop --with runs/mine
     """
 
     run: RunDirectory
-    """The run directory."""
+    """The run directory, or that of a reference, or its name."""
     variants: Annotated[Positional[tuple[str, ...]], arg(metavar="VARIANT ...", help_behavior_hint="")] = ()
     """What to compare. Default: all variants."""
     with_run: Annotated[Directory, arg(name="with")] = None
-    """Another run over the same draws, whose variants are compared too; one of a name that is taken is NAME@DIR."""
+    """Another run or reference of the same draws, whose variants are compared too; a name that is taken is NAME@DIR."""
     baseline: Name = None
     """The variant to compare with. Default: that of the spec, or else the first."""
     margin: float = 0.02
@@ -144,12 +149,12 @@ class Compare:
     trust_code: bool = False
     """Execute code of your own from the run directory where its file is gone or has changed."""
     out: Directory = None
-    """Where the picture goes. Default: the run directory."""
+    """Where the picture goes. Default: the run directory; of a reference, runs/NAME."""
 
     def __call__(self, console: Console) -> None:
-        run = load(self.run, self.trust_code)
-        other = None if self.with_run is None else load(self.with_run, self.trust_code)
-        compare(run, self.out or self.run, console, self.variants, other, self.baseline, self.margin, self.weights)
+        run = look(self.run, self.trust_code)
+        other = None if self.with_run is None else look(self.with_run, self.trust_code)
+        compare(run, self.out or beside(run), console, self.variants, other, self.baseline, self.margin, self.weights)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +12,37 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
+    from resharpen.experiments.keeping.results import Results
     from resharpen.experiments.keeping.store import Run
 
 
 def load(directory: Path, trust_code: bool) -> Run:
+    """A run, of which more is needed than a reference has."""
+    from resharpen.experiments.keeping.reference import REFERENCE
     from resharpen.experiments.running.runner import load
 
+    if (directory / REFERENCE).exists():
+        raise UserError(f"{directory} is a reference: look at it with figure, results, claims or compare")
     return load(directory, trust_code)
 
 
-def save_figures(run: Run, out: Path, console: Console, selection: str = "best", attention: str | None = None) -> None:
+def look(directory: Path, trust_code: bool) -> Results:
+    """A run or a reference, to look at."""
+    from resharpen.experiments.keeping.results import open_results
+
+    return open_results(directory, trust_code)
+
+
+def beside(run: Results) -> Path:
+    """Where pictures go: into the run; a reference may be part of an installed package."""
+    from resharpen.experiments.keeping.reference import Reference
+
+    return Path("runs") / run.experiment.name if isinstance(run, Reference) else run.directory
+
+
+def save_figures(
+    run: Results, out: Path, console: Console, selection: str = "best", attention: str | None = None
+) -> None:
     from resharpen.own import short
     from resharpen.views.figures import draw
 
@@ -29,7 +51,7 @@ def save_figures(run: Run, out: Path, console: Console, selection: str = "best",
         save(figure, out, f"{name}{suffix}", console)
 
 
-def compare(run: Run, out: Path, console: Console, *what: Any) -> None:
+def compare(run: Results, out: Path, console: Console, *what: Any) -> None:
     """`what` is what `compare` takes after the run."""
     from resharpen.analysis.compare import compare
     from resharpen.views.compare_figure import draw_comparison
@@ -40,7 +62,7 @@ def compare(run: Run, out: Path, console: Console, *what: Any) -> None:
     save(draw_comparison(found), out, "comparison", console)
 
 
-def study(runs: list[Run], out: Path, name: str, console: Console) -> None:
+def study(runs: Sequence[Results], out: Path, name: str, console: Console) -> None:
     """The claims of our own that the runs of a study speak to, and one figure over all of them."""
     from resharpen.analysis.claims import claims
     from resharpen.analysis.claims.remedies import NUMBERS

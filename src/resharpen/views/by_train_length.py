@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from resharpen.analysis.scores import scores
-from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.keeping.results import Results
 from resharpen.tasks import Metric, Task
 from resharpen.views.violins import COLOURS, finish_panel, legend, split_violin
 
@@ -18,7 +18,7 @@ MOST_COLUMNS = 4
 
 
 def draw_by_train_length(
-    run: Run, caption: str, selection: str = "best", lengths: pl.DataFrame | None = None
+    run: Results, caption: str, selection: str = "best", lengths: pl.DataFrame | None = None
 ) -> Figure:
     """One panel a variant and task; in it a split violin for each training length."""
     from matplotlib.figure import Figure
@@ -65,7 +65,7 @@ def _panel(axes: Axes, rows: pl.DataFrame, name: str, metric: Metric) -> None:
     finish_panel(axes, name, rows.filter(weights="train"), "score")
 
 
-def _title(run: Run, table: pl.DataFrame, tasks: list[Task], caption: str) -> str:
+def _title(run: Results, table: pl.DataFrame, tasks: list[Task], caption: str) -> str:
     experiment = run.experiment
     done, asked = table["model"].n_unique(), experiment.models * len(experiment.settings) * len(experiment.variants)
     unfinished = "" if done == asked else f"; {done:,} of {asked:,} models so far"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from resharpen.analysis.scores import task_of
 from resharpen.errors import UserError, unknown
+from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.rescoring import rescore
 from resharpen.experiments.running.training import SELECTIONS
@@ -31,14 +32,16 @@ class Figures(dict[str, "Figure"]):
         return "".join(f"<img src='data:image/png;base64,{_png(figure)}' width='100%'>" for figure in self.values())
 
 
-def draw(run: Run, selection: str = "best", attention: str | None = None) -> Figures:
+def draw(run: Results, selection: str = "best", attention: str | None = None) -> Figures:
     """`figure` is the task's own; what else there is belongs to it. `attention` reads the kept models with another."""
     if selection not in SELECTIONS:
         raise unknown("selection", selection, SELECTIONS)
-    if not run.done():
-        raise UserError(f"{run.directory} has no finished shard yet; continue it with: {run.command}")
     task, settings = task_of(run), run.experiment.settings
-    lengths = None if attention is None else rescore(run, attention, selection)
+    lengths = None
+    if attention is not None:
+        if not isinstance(run, Run):
+            raise UserError(f"{run.directory} is a reference: it has no weights to read with {attention}")
+        lengths = rescore(run, attention, selection)
     read = f", read with {attention}" if attention else ""
     caption = f"each dot is a model with its own random hyperparameters, {CHECKPOINTS[selection]}{read}"
     figures = Figures()
@@ -53,7 +56,7 @@ def draw(run: Run, selection: str = "best", attention: str | None = None) -> Fig
     return figures
 
 
-def _reported(run: Run, lengths) -> set[str]:
+def _reported(run: Results, lengths) -> set[str]:
     return set((run.table("lengths") if lengths is None else lengths)["metric"].unique())
 
 

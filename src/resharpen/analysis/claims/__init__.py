@@ -8,7 +8,7 @@ from resharpen.analysis.claims.max_retrieval import max_retrieval_claims
 from resharpen.analysis.claims.remedies import remedies_claims
 from resharpen.analysis.claims.set_complement import set_complement_claims
 from resharpen.analysis.scores import WORST, scores, task_of
-from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.specs import shelf
 from resharpen.models import RETRIEVER_PLACEMENTS
 from resharpen.parts import PLACEMENTS
@@ -30,19 +30,19 @@ TESTED_BY = {
 """Runs of the shelf that together have all that a claim speaks of."""
 
 
-def has_claims(run: Run) -> bool:
+def has_claims(run: Results) -> bool:
     """Whether the paper says anything about such a task."""
     return task_of(run).kind in _BY_TASK
 
 
-def of_the_paper(run: Run) -> bool:
+def of_the_paper(run: Results) -> bool:
     """Whether claims are all that a run is about: the paper's tasks, placements alone, and no baseline named."""
     experiment = run.experiment
     placements = {*PLACEMENTS, *RETRIEVER_PLACEMENTS}
     return has_claims(run) and experiment.baseline is None and set(experiment.variants) <= placements
 
 
-def claims(run: Run) -> list[Claim]:
+def claims(run: Results) -> list[Claim]:
     """The claims that a run can speak to: none for a language of the user's own."""
     test, metric = _BY_TASK.get(task_of(run).kind), task_of(run).metric
     if not test:

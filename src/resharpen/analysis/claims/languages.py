@@ -24,7 +24,7 @@ from resharpen.analysis.claims.finding import (
 )
 from resharpen.analysis.scores import WORST, scored_lengths
 from resharpen.analysis.statistics import Interval, Sample, quantile_interval, sum_interval
-from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.keeping.results import Results
 from resharpen.parts import PAPER_PLACEMENTS
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Measured:
         return by_draw(mean, ["setting", "variant"], "value", WORST[metric], self.worth)
 
 
-def dyck_claims(run: Run, worth: float = 1.0) -> list[Claim]:
+def dyck_claims(run: Results, worth: float = 1.0) -> list[Claim]:
     """Claim 5 if the run has Dyck(8,10), claim 6 if it has any other."""
     import polars as pl
 
@@ -74,7 +74,7 @@ def dyck_claims(run: Run, worth: float = 1.0) -> list[Claim]:
     return [test(part) for test, part in tests if not part.rows.is_empty()]
 
 
-def tomita_claims(run: Run, worth: float = 1.0) -> list[Claim]:
+def tomita_claims(run: Results, worth: float = 1.0) -> list[Claim]:
     import polars as pl
 
     at_length = Measured(paired_only(scored_lengths(run)), worth).at_length()

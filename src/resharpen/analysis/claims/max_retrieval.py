@@ -6,12 +6,12 @@ from itertools import product
 
 from resharpen.analysis.claims.finding import Claim, by_draw, compare, make_claim, paired_only
 from resharpen.analysis.scores import WORST, scored_lengths
-from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.keeping.results import Results
 
 BETTER, WORSE = ("post", "peri"), ("none", "pre")
 
 
-def max_retrieval_claims(run: Run, worth: float = 1.0) -> list[Claim]:
+def max_retrieval_claims(run: Results, worth: float = 1.0) -> list[Claim]:
     """Pair by pair: the accuracy on new lengths is higher with a norm after attention, and by more at the longest
     length than at the longest trained one."""
     import polars as pl

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from resharpen.analysis.claims.finding import BEST, MEDIAN, Cells, Claim, Finding, by_draw, make_claim, paired_only
 from resharpen.analysis.scores import WORST, scores
 from resharpen.analysis.statistics import most_below, quantile_interval, sum_interval
-from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.keeping.results import Results
 from resharpen.parts import PAPER_PLACEMENTS
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ AFTER_ATTENTION = ("post", "peri", "peri-init")
 KEYS = ("variant", "train_length", "weights")
 
 
-def set_complement_claims(run: Run, worth: float = 1.0) -> list[Claim]:
+def set_complement_claims(run: Results, worth: float = 1.0) -> list[Claim]:
     """The claims for each vocabulary of a run."""
     return [
         claim

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ class Plan:
 
     run: Run
     shards: list[Shard]
-    """All that are asked for: those of the run, or of a part of it."""
+    """All that are asked for: those of the run, or some of them."""
     todo: list[Shard]
     damaged: list[str]
     """Files of finished shards that are not what was written; their shards are run again."""
@@ -45,6 +45,7 @@ def run(
     launcher: str = "local",
     address: str | None = None,
     part: tuple[int, int] = (1, 1),
+    without: Collection[str] = (),
 ) -> Run:
     """Train all models of an experiment in a directory, or what is left of them, and return the run.
 
@@ -54,7 +55,8 @@ def run(
     nobody has, and this one returns when there is none left for it.
 
     The launcher `ray` makes every shard a Ray task: on a cluster of this machine alone, or on the one that has that
-    address. `part` (i, n) is the i-th of n parts of the run, each about the same work.
+    address. `part` (i, n) is the i-th of n parts of the run, each about the same work; shards named in `without` are
+    left alone.
     """
     leave_if_imported()
     start = _launcher(launcher, address, workers)
@@ -68,7 +70,7 @@ def run(
         experiment = with_engine(experiment)
     with locked(directory):
         store = open_run(directory, experiment, trust_code)
-    plan = plan_of(store, part)
+    plan = plan_of(store, part, without)
     on_plan(plan)
     todo: Sequence[Shard] = plan.todo
     while todo:
@@ -125,7 +127,7 @@ def _launcher(
     return lambda run, shards, report, ask: launch(run, shards, workers or cores(), report, ask)
 
 
-def plan_of(store: Run, part: tuple[int, int] = (1, 1)) -> Plan:
+def plan_of(store: Run, part: tuple[int, int] = (1, 1), without: Collection[str] = ()) -> Plan:
     """What is left to do: every file of a finished shard is read and compared with its hash. Damaged results are thrown
     away here, one shard at a time.
 
@@ -133,6 +135,7 @@ def plan_of(store: Run, part: tuple[int, int] = (1, 1)) -> Plan:
     """
     i, n = part
     shards = store.shards() if n == 1 else sorted(store.shards(), key=lambda shard: shard.name)[i - 1 :: n]
+    shards = [shard for shard in shards if shard.name not in without]
     # not one by one: a future takes more room than a shard
     stretches = [shards[k : k + 100] for k in range(0, len(shards), 100)]
     with ThreadPoolExecutor(cores()) as readers:

@@ -1,0 +1,112 @@
+"""What is kept of a run: it is looked at like the run, and grows from run to run."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import resharpen as rs
+from resharpen.analysis.verify import verify
+from resharpen.cli import main
+from resharpen.experiments.keeping.reference import references, write_reference
+from resharpen.experiments.keeping.results import open_results
+from resharpen.experiments.specs.variant import Variant
+
+
+@pytest.fixture
+def larger(tiny):
+    """Two groups of draws."""
+    return replace(tiny, models=20)
+
+
+def keep(run, directory):
+    return write_reference(run, rs.scores(run), directory)
+
+
+def test_a_reference_is_looked_at_like_its_run(tiny, tmp_path, capsys):
+    run = rs.run(tiny, tmp_path / "run", workers=1)
+    reference = keep(run, tmp_path / "reference")
+    for command in ("results", "claims"):
+        main([command, str(run.directory)])
+        of_run = capsys.readouterr().out
+        main([command, str(reference.directory)])
+        assert capsys.readouterr().out == of_run
+    main(["compare", str(reference.directory), "--with", str(run.directory), "--out", str(tmp_path / "out")])
+    assert "peri@run" in capsys.readouterr().out
+    main(["figure", str(reference.directory), "--out", str(tmp_path / "out")])
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"figure.png", "comparison.png"}
+    assert len(list(reference.directory.iterdir())) == 3, "nothing is written into a reference"
+
+
+def test_pictures_of_a_reference_go_to_runs(tiny, tmp_path, monkeypatch):
+    reference = keep(rs.run(tiny, tmp_path / "run", workers=1), tmp_path / "reference")
+    monkeypatch.chdir(tmp_path)
+    main(["figure", str(reference.directory)])
+    assert (tmp_path / "runs" / tiny.name / "figure.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["figure", "REFERENCE", "--attention", "log-n"], "has no weights"),
+        (["report", "REFERENCE"], "look at it with figure, results, claims or compare"),
+        (["inspect", "REFERENCE"], "look at it with figure"),
+        (["verify", "REFERENCE"], "look at it with figure"),
+    ],
+)
+def test_what_a_reference_has_not_is_one_line(tiny, tmp_path, capsys, command, said):
+    reference = keep(rs.run(tiny, tmp_path / "run", workers=1), tmp_path / "reference")
+    with pytest.raises(SystemExit, match="2"):
+        main([str(reference.directory) if word == "REFERENCE" else word for word in command])
+    assert said in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(rs.UserError, match=r"unknown .*table 'curves'"):
+        reference.table("curves")
+
+
+@pytest.mark.parametrize("name", references())
+def test_what_the_package_keeps_goes_by_its_name(name):
+    kept = open_results(name)
+    assert kept.table("models")["model"].is_unique().all()
+    assert set(kept.table("lengths")["model"]) == set(kept.table("models")["model"])
+
+
+def test_a_reference_grows_into_what_one_run_would_have_left(larger, tmp_path):
+    whole = rs.run(larger, tmp_path / "whole", workers=1)
+    first = rs.run(replace(larger, models=16), tmp_path / "first", workers=1)
+    keep(first, tmp_path / "grown")
+    rest = rs.run(larger, tmp_path / "rest", workers=1, without={shard.name for shard in first.shards()})
+    assert len(rest.done()) == 4, "one shard of four draws for each setting and variant"
+    grown, once = keep(rest, tmp_path / "grown"), keep(whole, tmp_path / "once")
+    assert grown.experiment == once.experiment
+    assert grown.built == once.built
+    assert len(grown.header["made"]) == 2
+    for name in ("models", "lengths"):
+        assert_frame_equal(grown.table(name), once.table(name), check_row_order=False)
+    assert not any(check.differs for check in verify(whole, grown))
+
+
+def test_what_is_kept_stays(larger, tmp_path):
+    reference = keep(rs.run(larger, tmp_path / "run", workers=1), tmp_path / "kept")
+    before = reference.table("lengths")
+    other = rs.run(replace(larger, models=18), tmp_path / "other", workers=1)  # ends within the second shard
+    again = keep(other, tmp_path / "kept")
+    assert again.experiment.models == 20
+    assert_frame_equal(again.table("lengths"), before)
+    assert len(again.header["made"]) == 1
+
+
+def test_another_spec_is_not_mixed_in(tiny, tmp_path):
+    keep(rs.run(tiny, tmp_path / "run", workers=1), tmp_path / "kept")
+    for change in ({"steps": 13}, {"seed": 1}, {"variants": {"peri": Variant("peri")}}):
+        other = rs.run(replace(tiny, **change), tmp_path / f"other-{next(iter(change))}", workers=1)
+        with pytest.raises(rs.UserError, match=f"is of another spec .*{next(iter(change))}"):
+            keep(other, tmp_path / "kept")
+
+
+def test_values_come_back_in_double_precision(tiny, tmp_path):
+    run = rs.run(tiny, tmp_path / "run", workers=1)
+    reference = keep(run, tmp_path / "reference")
+    assert reference.table("lengths").schema == run.table("lengths").schema
+    kept = pl.read_parquet(reference.directory / "lengths.parquet")
+    assert kept.schema["value"] == pl.Float32
