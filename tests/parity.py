@@ -8,21 +8,35 @@ from resharpen.engines.base import weights_of
 from resharpen.engines.torch_engine import TorchEngine
 
 
-def distance(got, exact):
-    """Root mean square over the models of |got - exact| / |exact|; at least half a unit in the last place."""
+def distances(got, exact):
+    """|got - exact| / |exact| of every model, at least half a unit in the last place."""
     got, exact = (x.reshape(len(x), -1).astype(np.float64) for x in (got, exact))
     size = np.linalg.norm(exact, axis=1)
-    there = size > 0
-    relative = np.linalg.norm(got - exact, axis=1)[there] / size[there]
-    return max(2.0**-24, np.sqrt(np.mean(relative**2)) if there.any() else 0.0)
+    relative = np.linalg.norm(got - exact, axis=1) / np.where(size > 0, size, 1)
+    return np.maximum(np.where(size > 0, relative, 0), 2.0**-24)
+
+
+def distance(got, exact):
+    """Root mean square over the models."""
+    return np.sqrt(np.mean(distances(got, exact) ** 2))
 
 
 def assert_close(states, names, when=""):
-    """States of torch in float64, torch in float32 and a native engine."""
+    """States of torch in float64, torch in float32 and a native engine: of every tensor in the geometric mean over
+    models, and of every model in that over tensors.
+
+    Where a tensor of a model is ill conditioned both distances are chance, their ratio may be anything, and a mean of
+    distances would be those of that model alone.
+    """
     assert names
-    for name in names:
-        torch_distance, native_distance = (distance(state[name], states[0][name]) for state in states[1:])
-        assert native_distance <= 4 * torch_distance, f"{name}{when}"
+    exact, torch, native = states
+    further = {
+        name: np.log(distances(native[name], exact[name]) / distances(torch[name], exact[name])) for name in names
+    }
+    for name, log_ratio_M in further.items():
+        assert log_ratio_M.mean() <= np.log(4), f"{name}{when}"
+    for m, log_ratio in enumerate(np.mean(list(further.values()), axis=0)):
+        assert log_ratio <= np.log(4), f"model {m}{when}"
 
 
 def assert_parity(kind, problem, ensemble, steps=(1, 10, 100), start=None, batches=None, validation=None, **options):

@@ -11,7 +11,11 @@
 //   - Attention is linear in the values: z = (sum_i w_i h_i) V, one product a sequence and not one an item.
 //   - Without a norm on h_i also W_2 is applied once a sequence, sum_i w_i h_i = (sum_i w_i a_i) W_2 + b_2, and
 //     e_i = a_i . (W_2 k); the part b_2 . k is the same for all items and falls out of the softmax.
-//   - With it, h_i = r_i g * (a_i W_2 + b_2) and r_i is a number an item, so g waits for the sum as well.
+//   - With it, h_i = r_i g * (a_i W_2 + b_2), and r_i is a number an item: W_2, b_2 and g wait for the sums as well,
+//   and
+//     of an item only |a_i W_2 + b_2|^2 is needed, a quadratic form in a_i. Its matrix W_2 W_2^T is made once a step,
+//     a_i times it serves the form and its derivative, and the gradient of the matrix is symmetric: in all half of what
+//     forward and backward through W_2 would take.
 //   - Only real items are computed.
 //
 // Sequences are taken a block at a time, forward and backward, so that a block's items stay in the cache.
@@ -37,8 +41,9 @@ class Retriever : public RetrieverTraining {
         first_block = true;
         double loss = 0;
         clear(kW1, kW2), clear(kQ, kW3), clear(kW4, size);
-        std::fill(d_key, d_key + H, 0.0f);
-        d_ssmax = 0;
+        std::fill(d_score, d_score + H, 0.0f);
+        std::fill(d_gram_bias, d_gram_bias + H, 0.0f);
+        d_score_bias = d_b2_squared = 0, d_ssmax = 0;
         for (int first = 0; first < batch.n(); first += kBlock) {
             const int end = std::min(first + kBlock, batch.n());
             attend_block(batch, first, end);
@@ -47,7 +52,8 @@ class Retriever : public RetrieverTraining {
             attend_block_backward(batch, first, end);
             first_block = false;
         }
-        key_backward();
+        if (norm_in) squares_backward();
+        score_backward();
         if (remedy == Remedy::ssmax) d[ssmax_at] = float(d_ssmax);
         for (int c = 0; c < C; c++) add_row<kV>(d + kB1, 1, d + kW1 + (1 + c) * H);
         return loss / batch.n();
@@ -67,7 +73,7 @@ class Retriever : public RetrieverTraining {
                 if (largest) largest[first + i] = seen.largest;
             }
             if (!correct) continue;
-            if (!norm_in) second_layer(count);
+            second_layer(count);
             head_forward(count);
             for (int i = 0; i < count; i++) correct[first + i] = is_right(logits[i], label[first + i]);
         }
@@ -97,17 +103,17 @@ class Retriever : public RetrieverTraining {
         f32x16 sum[kV];
         for (f32x16& x : sum) x = broadcast(0);
         float highest = -std::numeric_limits<float>::infinity();
-        double Z = 0, E = 0;
+        double Z = 0, E = 0, one = 0;
         for (int from = 0; from < n; from += kItemBlock) {
             const int count = std::min(kItemBlock, n - from);
             features<false>(items + from, count);
-            if (norm_in) second_layer_of_items(count);
+            if (norm_in) scales_of_items(count);
             scores(count, u);
             float now = highest;
             for (int i = 0; i < count; i++) u[i] *= factor, now = std::max(now, u[i]);
             if (from > 0 && now > highest) {
                 const double shift = double(highest) - now, shrink = std::exp(shift);
-                E = shrink * (E + Z * shift), Z *= shrink;
+                E = shrink * (E + Z * shift), Z *= shrink, one *= shrink;
                 for (f32x16& x : sum) x = float(shrink) * x;
             }
             highest = now;
@@ -119,16 +125,13 @@ class Retriever : public RetrieverTraining {
                 for (int j = 0; j < std::min(16, count - i); j++) Z += u[i + j], E += u[i + j] * by[j];
             }
             for (int i = 0; i < count; i++) {
-                const f32x16 w = broadcast(norm_in ? u[i] * r[i] : u[i]);
-                const float* row = norm_in ? h[i] : a[i];
-                for (int v = 0; v < kV; v++) sum[v] += w * load(row + 16 * v);
+                const float w = norm_in ? u[i] * r[i] : u[i];
+                one += w;
+                for (int v = 0; v < kV; v++) sum[v] += w * load(a[i] + 16 * v);
             }
         }
-        const f32x16 scale = broadcast(float(1 / Z));
-        for (int v = 0; v < kV; v++) {
-            const f32x16 mean = sum[v] * scale;
-            store((norm_in ? mixed[s] : pooled[s]) + 16 * v, norm_in ? mean * load(theta + gain_in + 16 * v) : mean);
-        }
+        for (int v = 0; v < kV; v++) store(pooled[s] + 16 * v, float(1 / Z) * sum[v]);
+        pooled_one[s] = norm_in ? float(one / Z) : 1;
         return {float(std::log(Z) - E / Z), float(1 / Z)};
     }
 };

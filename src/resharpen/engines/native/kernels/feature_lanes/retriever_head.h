@@ -11,21 +11,23 @@ class RetrieverHead : public RetrieverItems {
 
     static constexpr int kBlock = 24;  // sequences at a time
 
-    // Sequences of a block. pooled is sum w_i a_i, or sum w_i r_i (a_i W_2 + b_2) with a norm on h.
-    Rows<kRow> pooled{kBlock}, mixed{kBlock}, z{kBlock}, normed{kBlock}, f{kBlock}, f_slope{kBlock}, d_row{kBlock},
-        d_other{kBlock};
+    // Sequences of a block. pooled is sum w_i r_i a_i and pooled_one sum w_i r_i, r_i = 1 without a norm on h; hidden
+    // is sum w_i r_i (a_i W_2 + b_2), and mixed that with the norm's gain.
+    Rows<kRow> pooled{kBlock}, hidden{kBlock}, mixed{kBlock}, z{kBlock}, normed{kBlock}, f{kBlock}, f_slope{kBlock},
+        d_row{kBlock}, d_other{kBlock};
     Rows<16> logits{kBlock};
-    float z_scale[kBlock];
+    float z_scale[kBlock], pooled_one[kBlock];
 
-    // mixed = sum w_i h_i, from the pooled a_i or from the pooled h_i without their gain.
+    // mixed = sum w_i h_i, from the pooled a_i.
     void second_layer(int n) {
-        fill_rows(mixed, n, theta + kB2);
-        gemm(n, H, kV, {pooled.data(), kRow, 1}, row_major(W2.data(), kRow), mixed.data(), kRow, true);
-    }
-    void gain_after_pooling(int n) {
+        Rows<kRow>& to = norm_in ? hidden : mixed;
+        for (int s = 0; s < n; s++)
+            for (int v = 0; v < kV; v++) store(to[s] + 16 * v, broadcast(pooled_one[s]) * load(theta + kB2 + 16 * v));
+        gemm(n, H, kV, {pooled.data(), kRow, 1}, row_major(W2.data(), kRow), to.data(), kRow, true);
+        if (!norm_in) return;
         for (int s = 0; s < n; s++)
             for (int v = 0; v < kV; v++)
-                store(mixed[s] + 16 * v, load(pooled[s] + 16 * v) * load(theta + gain_in + 16 * v));
+                store(mixed[s] + 16 * v, load(hidden[s] + 16 * v) * load(theta + gain_in + 16 * v));
     }
 
     void head_forward(int n) {

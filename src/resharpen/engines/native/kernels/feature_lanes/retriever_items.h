@@ -9,8 +9,8 @@ class RetrieverItems : public RetrieverWeights {
   protected:
     using RetrieverWeights::RetrieverWeights;
 
-    // Items of a block: a_i, the slope of its gelu, h_i before its norm, 1 / rms, softmax weights, logits, gradients.
-    Rows<kRow> a, slope, h, d_a;
+    // Items of a block: a_i, the slope of its gelu, W_2 h_i, 1 / rms of h_i, softmax weights, logits, gradients.
+    Rows<kRow> a, slope, h_back;
     std::vector<float> r, weight, e, d_weight;
 
     template <bool kSlope>
@@ -28,14 +28,16 @@ class RetrieverItems : public RetrieverWeights {
         }
     }
 
-    // h_i without its norm, and 1 / rms.
-    void second_layer_of_items(int n) {
-        fill_rows(h, n, theta + kB2);
-        gemm(n, H, kV, {a.data(), kRow, 1}, row_major(W2.data(), kRow), h.data(), kRow, true);
-        for (int i = 0; i < n; i++) r[i] = inverse_rms(h[i]);
+    // W_2 h_i = W_2 W_2^T a_i + W_2 b_2, where h_i is what the norm is of, and 1 / rms from
+    // |h_i|^2 = a_i . W_2 h_i + a_i . W_2 b_2 + |b_2|^2; below zero is rounding error.
+    void scales_of_items(int n) {
+        fill_rows(h_back, n, gram_bias);
+        gemm(n, H, kV, {a.data(), kRow, 1}, row_major(gram.data(), kRow), h_back.data(), kRow, true);
+        for (int i = 0; i < n; i++) {
+            const float squared = dot_row<kV>(a[i], h_back[i]) + dot_row<kV>(a[i], gram_bias) + b2_squared;
+            r[i] = 1.0f / std::sqrt((squared < 0 ? 0 : squared) * (1.0f / H) + epsilon);
+        }
     }
-
-    float inverse_rms(const float* x) const { return 1.0f / std::sqrt(dot_row<kV>(x, x) * (1.0f / H) + epsilon); }
 
     static void fill_rows(Rows<kRow>& rows, int n, const float* with) {
         for (int i = 0; i < n; i++)
@@ -44,7 +46,10 @@ class RetrieverItems : public RetrieverWeights {
 
     // e_i relative to nothing, before the remedy's factor.
     void scores(int n, float* out) {
-        for (int i = 0; i < n; i++) out[i] = norm_in ? r[i] * dot_row<kV>(h[i], score) : dot_row<kV>(a[i], score);
+        for (int i = 0; i < n; i++) {
+            const float along = dot_row<kV>(a[i], score);
+            out[i] = norm_in ? r[i] * (along + score_bias) : along;
+        }
     }
 
     // What multiplies the logits of so many items, and its derivative by s.
@@ -57,7 +62,7 @@ class RetrieverItems : public RetrieverWeights {
 
     void reserve_items(int n) {
         a.reserve(n), slope.reserve(n);
-        if (norm_in) h.reserve(n), d_a.reserve(n);
+        if (norm_in) h_back.reserve(n);
         if (n > int(r.size())) r.resize(n), weight.resize(n + 16), e.resize(n + 16), d_weight.resize(n);
     }
 

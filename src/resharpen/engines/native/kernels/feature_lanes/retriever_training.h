@@ -13,61 +13,66 @@ class RetrieverTraining : public RetrieverHead {
         const int from = batch.begin[first], n = batch.begin[end] - from;
         reserve_items(n);
         features<true>(&batch.items[from], n);
-        if (norm_in) second_layer_of_items(n);
+        if (norm_in) scales_of_items(n);
         scores(n, e.data());
         for (int s = first; s < end; s++) {
             const int begin = batch.begin[s] - from, length = batch.begin[s + 1] - batch.begin[s];
             softmax(&e[begin], length, training_factor(length), &weight[begin]);
             f32x16 sum[kV];
             for (f32x16& x : sum) x = broadcast(0);
+            float one = 0;
             for (int i = begin; i < begin + length; i++) {
-                const f32x16 w = broadcast(norm_in ? weight[i] * r[i] : weight[i]);
-                const float* row = norm_in ? h[i] : a[i];
+                const float w = norm_in ? weight[i] * r[i] : weight[i];
+                one += w;
                 RESHARPEN_UNROLL
-                for (int v = 0; v < kV; v++) sum[v] += w * load(row + 16 * v);
+                for (int v = 0; v < kV; v++) sum[v] += w * load(a[i] + 16 * v);
             }
             for (int v = 0; v < kV; v++) store(pooled[s - first] + 16 * v, sum[v]);
+            pooled_one[s - first] = norm_in ? one : 1;
         }
-        norm_in ? gain_after_pooling(end - first) : second_layer(end - first);
+        second_layer(end - first);
     }
 
     // d_other holds the gradient by `mixed`.
     void attend_block_backward(const RetrievalBatch& batch, int first, int end) {
         const int from = batch.begin[first], n = batch.begin[end] - from, n_sequences = end - first;
-        if (norm_in) {
-            for (int s = 0; s < n_sequences; s++)
-                for (int v = 0; v < kV; v++) {
-                    const f32x16 dy = load(d_other[s] + 16 * v);
-                    float* d_gain = d + gain_in + 16 * v;
-                    store(d_gain, load(d_gain) + dy * load(pooled[s] + 16 * v));
-                    store(d_row[s] + 16 * v, dy * load(theta + gain_in + 16 * v));
-                }
-        } else {
-            weight_gradient(n_sequences, pooled, d_other, d + kW2, d + kB2);
-            gemm(n_sequences, H, kV, {d_other.data(), kRow, 1}, row_major(W2T.data(), kRow), d_row.data(), kRow);
-        }
+        if (norm_in) gain_backward(n_sequences);
+        weight_gradient(n_sequences, pooled, d_other, d + kW2, d + kB2, norm_in ? pooled_one : nullptr);
+        gemm(n_sequences, H, kV, {d_other.data(), kRow, 1}, row_major(W2T.data(), kRow), d_row.data(), kRow);
         for (int s = first; s < end; s++) {
             const int begin = batch.begin[s] - from, length = batch.begin[s + 1] - batch.begin[s];
-            logits_backward(begin, length, d_row[s - first]);
-            norm_in ? items_backward_to_h(begin, length, d_row[s - first])
-                    : items_backward_to_table(&batch.items[from], begin, length, d_row[s - first]);
+            const float* d_pooled = d_row[s - first];
+            const float d_one = norm_in ? dot_row<kV>(d_other[s - first], theta + kB2) : 0;
+            logits_backward(begin, length, d_pooled, d_one);
+            norm_in ? items_backward<true>(&batch.items[from], begin, length, d_pooled)
+                    : items_backward<false>(&batch.items[from], begin, length, d_pooled);
         }
         if (norm_in) {
-            weight_gradient(n, a, h, d + kW2, d + kB2);
-            gemm(n, H, kV, {h.data(), kRow, 1}, row_major(W2T.data(), kRow), d_a.data(), kRow);
-            for (int i = 0; i < n; i++)
-                add_to_table(batch.items[from + i], i, [&](int v) { return load(d_a[i] + 16 * v); });
+            symmetric_product(n, {a.data(), 1, kRow}, h_back, d_gram, !first_block);
+            add_rows<kV>(d_gram_bias, n, h_back.data(), kRow);
         }
         for (int c = 0; c <= C; c++) move_row(d_table[c], d + kW1 + c * H);
-        move_row(d_block_key, d_key);
+        move_row(d_block_score, d_score);
+    }
+
+    // From `mixed` to `hidden` and the gain.
+    void gain_backward(int n_sequences) {
+        for (int s = 0; s < n_sequences; s++)
+            for (int v = 0; v < kV; v++) {
+                const f32x16 dy = load(d_other[s] + 16 * v);
+                float* d_gain = d + gain_in + 16 * v;
+                store(d_gain, load(d_gain) + dy * load(hidden[s] + 16 * v));
+                store(d_other[s] + 16 * v, dy * load(theta + gain_in + 16 * v));
+            }
     }
 
     // e becomes its own gradient, d_weight the gradient by the weights: de_i = factor w_i (dw_i - sum_j w_j dw_j).
     // Where the norm is, d_weight keeps w_i dw_i + de_i e_i, which the norm's backward needs.
-    void logits_backward(int begin, int length, const float* d_pooled) {
+    void logits_backward(int begin, int length, const float* d_pooled, float d_one) {
         float mean = 0;
         for (int i = begin; i < begin + length; i++) {
-            d_weight[i] = norm_in ? r[i] * dot_row<kV>(h[i], d_pooled) : dot_row<kV>(a[i], d_pooled);
+            const float along = dot_row<kV>(a[i], d_pooled);
+            d_weight[i] = norm_in ? r[i] * (along + d_one) : along;
             mean += weight[i] * d_weight[i];
         }
         const float factor = training_factor(length);
@@ -88,28 +93,23 @@ class RetrieverTraining : public RetrieverHead {
         return sum;
     }
 
-    // da_i = w_i d_pooled + de_i score, times the slope, to the table; d_key collects sum de_i a_i.
-    void items_backward_to_table(const Item* items, int begin, int length, const float* d_pooled) {
+    // da_i = r_i (w_i d_pooled + de_i score) + c_i W_2 h_i, times the slope, to the table; d_score collects
+    // sum de_i r_i a_i. Without the norm r_i = 1 and c_i = 0. With it c_i = -r_i^2 / H (w_i dw_i + de_i e_i) is twice
+    // the derivative by |h_i|^2, and c_i a_i is left for the gradient of the Gram matrix in the place of W_2 h_i.
+    template <bool kNorm>
+    void items_backward(const Item* items, int begin, int length, const float* d_pooled) {
         for (int i = begin; i < begin + length; i++) {
-            const f32x16 w = broadcast(weight[i]), d_e = broadcast(e[i]);
-            add_to_table(items[i], i, [&](int v) { return w * load(d_pooled + 16 * v) + d_e * load(score + 16 * v); });
-            add_row<kV>(d_block_key, e[i], a[i]);
-        }
-    }
-
-    // h_i becomes its own gradient: r_i (w_i d_pooled + de_i score) - r_i^2 / H (w_i dw_i + de_i e_i) h_i; d_key
-    // collects sum de_i r_i h_i.
-    void items_backward_to_h(int begin, int length, const float* d_pooled) {
-        for (int i = begin; i < begin + length; i++) {
-            const f32x16 w = broadcast(r[i] * weight[i]), d_e = broadcast(r[i] * e[i]);
-            const f32x16 along = broadcast(-(1.0f / H) * r[i] * r[i] * d_weight[i]);
-            float* row = h[i];
-            RESHARPEN_UNROLL
-            for (int v = 0; v < kV; v++) {
-                const f32x16 x = load(row + 16 * v);
-                store(d_block_key + 16 * v, load(d_block_key + 16 * v) + d_e * x);
-                store(row + 16 * v, w * load(d_pooled + 16 * v) + d_e * load(score + 16 * v) + along * x);
-            }
+            const float scale = kNorm ? r[i] : 1, by_square = kNorm ? -(1.0f / H) * r[i] * r[i] * d_weight[i] : 0;
+            const f32x16 w = broadcast(scale * weight[i]), d_e = broadcast(scale * e[i]), c = broadcast(by_square);
+            add_to_table(items[i], i, [&](int v) {
+                const f32x16 d_a = w * load(d_pooled + 16 * v) + d_e * load(score + 16 * v);
+                return kNorm ? d_a + c * load(h_back[i] + 16 * v) : d_a;
+            });
+            add_row<kV>(d_block_score, scale * e[i], a[i]);
+            if (!kNorm) continue;
+            d_score_bias += scale * e[i];
+            d_b2_squared += by_square;
+            for (int v = 0; v < kV; v++) store(h_back[i] + 16 * v, c * load(a[i] + 16 * v));
         }
     }
 
@@ -132,20 +132,24 @@ class RetrieverTraining : public RetrieverHead {
         }
     }
 
-    // From d_key, the gradient by W_2 k (or by r_i-weighted h_i), to K, q, and W_2 or the gain.
-    void key_backward() {
-        alignas(64) float d_k[H];
+    // |h|^2 = a . W_2 W_2^T a + 2 a . W_2 b_2 + |b_2|^2, to W_2 and b_2.
+    void squares_backward() {
+        mirror(d_gram);
+        gemm(H, H, kV, {d_gram.data(), kRow, 1}, row_major(W2.data(), kRow), d + kW2, H, true);
+        for (int i = 0; i < H; i++) add_row<kV>(d + kW2 + i * H, d_gram_bias[i], theta + kB2);
+        add_rows<kV>(d + kB2, H, W2.data(), kRow, d_gram_bias);
+        add_row<kV>(d + kB2, d_b2_squared, theta + kB2);
+    }
+
+    // From score = W_2 k and score_bias = b_2 . k, k with its gain, to W_2, b_2, the gain, K and q.
+    void score_backward() {
+        alignas(64) float d_k[H] = {};
+        add_rows<kV>(d_k, H, W2.data(), kRow, d_score);
+        for (int i = 0; i < H; i++) add_row<kV>(d + kW2 + i * H, d_score[i], gained_key);
         if (norm_in) {
-            for (int i = 0; i < H; i++) {
-                d_k[i] = theta[gain_in + i] * d_key[i];
-                d[gain_in + i] += key[i] * d_key[i];
-            }
-        } else {
-            std::fill(d_k, d_k + H, 0.0f);
-            for (int i = 0; i < H; i++) {
-                add_row<kV>(d_k, d_key[i], W2[i]);
-                add_row<kV>(d + kW2 + i * H, d_key[i], key);
-            }
+            add_row<kV>(d_k, d_score_bias, theta + kB2);
+            add_row<kV>(d + kB2, d_score_bias, gained_key);
+            for (int i = 0; i < H; i++) d[gain_in + i] += key[i] * d_k[i], d_k[i] *= theta[gain_in + i];
         }
         for (int i = 0; i < H; i++) {
             const f32x16 by_row = broadcast(d_k[i]);

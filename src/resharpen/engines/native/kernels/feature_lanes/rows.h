@@ -5,9 +5,23 @@
 
 namespace resharpen {
 
+#if defined(__AVX__) && !defined(__AVX512F__)
+// Sixteen lanes to one by an operation on two: lanes i and i + 8 first, then i and i + 4, and so on.
+template <class F>
+RESHARPEN_INLINE float halved(f32x16 x, F f) {
+    const __m256 a = (__m256)x.part[0], b = (__m256)x.part[1];
+    const __m128 low = f(_mm256_castps256_ps128(a), _mm256_castps256_ps128(b));
+    const __m128 four = f(low, f(_mm256_extractf128_ps(a, 1), _mm256_extractf128_ps(b, 1)));
+    const __m128 two = f(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(f(two, _mm_movehdup_ps(two)));
+}
+#endif
+
 RESHARPEN_INLINE float horizontal_sum(f32x16 x) {
 #if defined(__AVX512F__)
     return _mm512_reduce_add_ps((__m512)x.part[0]);
+#elif defined(__AVX__)
+    return halved(x, [](__m128 a, __m128 b) { return _mm_add_ps(a, b); });
 #else
     float lanes[kLanes];
     store(lanes, x);
@@ -20,6 +34,8 @@ RESHARPEN_INLINE float horizontal_sum(f32x16 x) {
 RESHARPEN_INLINE float horizontal_max(f32x16 x) {
 #if defined(__AVX512F__)
     return _mm512_reduce_max_ps((__m512)x.part[0]);
+#elif defined(__AVX__)
+    return halved(x, [](__m128 a, __m128 b) { return _mm_max_ps(a, b); });
 #else
     float lanes[kLanes];
     store(lanes, x);
@@ -27,6 +43,19 @@ RESHARPEN_INLINE float horizontal_max(f32x16 x) {
         for (int i = 0; i < n; i++) lanes[i] = lanes[i] > lanes[i + n] ? lanes[i] : lanes[i + n];
     return lanes[0];
 #endif
+}
+
+// True in the first n lanes.
+RESHARPEN_INLINE Mask first_lanes(int n) {
+    alignas(64) static constexpr int32_t kLane[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    Mask y;
+    RESHARPEN_UNROLL
+    for (int i = 0; i < kParts; i++) {
+        IntPart lane;
+        std::memcpy(&lane, kLane + i * kLanes / kParts, kPartBytes);
+        y.part[i] = lane < n;
+    }
+    return y;
 }
 
 // The first n lanes of x, and `other` in the rest.
@@ -37,7 +66,7 @@ RESHARPEN_INLINE f32x16 first_lanes(int n, f32x16 x, float other) {
     y.part[0] = (FloatPart)_mm512_mask_mov_ps(_mm512_set1_ps(other), mask, (__m512)x.part[0]);
     return y;
 #else
-    return select(mask_of((1u << n) - 1), x, broadcast(other));
+    return select(first_lanes(n), x, broadcast(other));
 #endif
 }
 
@@ -48,7 +77,7 @@ RESHARPEN_INLINE f32x16 lanes_from(int n, f32x16 x, float other) {
     y.part[0] = (FloatPart)_mm512_mask_mov_ps((__m512)x.part[0], __mmask16((1u << n) - 1), _mm512_set1_ps(other));
     return y;
 #else
-    return select(mask_of((1u << n) - 1), broadcast(other), x);
+    return select(first_lanes(n), broadcast(other), x);
 #endif
 }
 
@@ -104,14 +133,18 @@ RESHARPEN_INLINE void add_row(float* y, float a, const float* x) {
     for (int v = 0; v < VECTORS; v++) store(y + 16 * v, load(y + 16 * v) + factor * load(x + 16 * v));
 }
 
-// y += the sum of n rows that lie `stride` apart; a few at a time first, so that rounding errors do not pile up.
+// y += the sum of n rows that lie `stride` apart, each times its weight if there are any; a few at a time first, so
+// that rounding errors do not pile up.
 template <int VECTORS>
-inline void add_rows(float* y, int n, const float* rows, int stride) {
+inline void add_rows(float* y, int n, const float* rows, int stride, const float* weight = nullptr) {
     for (int v = 0; v < VECTORS; v++) {
         f32x16 all = broadcast(0);
         for (int from = 0; from < n; from += 16) {
             f32x16 some = broadcast(0);
-            for (int i = from; i < (from + 16 < n ? from + 16 : n); i++) some += load(rows + i * stride + 16 * v);
+            for (int i = from; i < (from + 16 < n ? from + 16 : n); i++) {
+                const f32x16 x = load(rows + i * stride + 16 * v);
+                some += weight ? weight[i] * x : x;
+            }
             all += some;
         }
         store(y + 16 * v, load(y + 16 * v) + all);

@@ -13,7 +13,9 @@ class MinimalAttention : public MinimalForms {
     static constexpr int kLow = V - 1 < 4 ? V - 1 : 4, kSubsets = 1 << kLow;  // the low group of tokens, see above
     static constexpr int kChunk = 10;                                         // columns of a sum in registers
     static constexpr int kAtOnce = 64;  // states attended to together, one bit of a word each
-    static constexpr int kBlock = 4;  // states worked on together, so that their chains of dependent operations overlap
+    // States worked on together, so that their chains of dependent operations overlap; where a vector is several
+    // registers its parts do that.
+    static constexpr int kBlock = kParts == 1 ? 4 : 1;
 
     MinimalAttention(Variant variant, bool subsets, bool forms, const Hyperparameters<f32x16>& h)
         : MinimalForms(variant, forms, h), subsets(subsets) {
