@@ -28,9 +28,9 @@ def main(figure: str, scale: str) -> None:
             on_progress=progress.update,
             should_stop=asked.is_stopping,
         )
-    made = write_reference(run, rs.scores(run), directory)
-    size = sum(path.stat().st_size for path in directory.iterdir())
-    print(f"{directory}: {len(made.built)} of {len(run.shards())} shards, {size / 2**20:.2f} MiB")
+    if run.done():
+        kept |= set(write_reference(run, rs.scores(run), directory).built)
+    print(f"{directory}: {len(kept)} of {len(run.shards())} shards")
 
 
 if __name__ == "__main__":
