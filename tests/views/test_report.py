@@ -12,6 +12,7 @@ import pytest
 from resharpen.analysis.scores import scores
 from resharpen.cli import main
 from resharpen.errors import Failed, UserError
+from resharpen.experiments.keeping.reference import write_reference
 from resharpen.experiments.running.runner import run
 from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.experiments.specs.variant import Variant
@@ -358,4 +359,19 @@ def test_several_runs_have_a_front_page(browser, store, tmp_path):
     page.wait_for_selector("#run:not([hidden]) " + DOTS.removeprefix("#violins "))
     assert page.locator("#name").inner_text() == "other"
     assert page.locator(DOTS).count() == 3 * 2 * 2 * 3  # lengths, as there is one setting; weights, variants, models
+    page.close()
+
+
+def test_a_reference_has_a_page_without_weights_and_curves(browser, store, tmp_path):
+    kept = write_reference(store, scores(store), tmp_path / "kept")
+    main(["report", str(kept.directory), "--out", str(tmp_path / "kept.html")])
+    page, problems = browser.new_page(viewport={"width": 1280, "height": 900}), []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    opened(page, (tmp_path / "kept.html").as_uri())
+    page.mouse.click(*dot(page, 40))
+    page.wait_for_selector("#model .id")
+    assert page.locator("#model figure").count() == 1  # by length
+    assert "neither weights nor curves" in page.locator("#model").inner_text()
+    assert "4 of 4 kept" in page.locator("#about").inner_text()
+    assert problems == []
     page.close()

@@ -228,14 +228,15 @@ class Report:
     For example:
         resharpen report runs/demo --open
         resharpen report runs/fig1-laptop runs/fig2-laptop --out both.html
+        resharpen report fig1-overnight --open          (what this package keeps of it)
     """
 
     runs: RunDirectories
-    """Run directories; several get a front page."""
+    """Run directories, or references; several get a front page."""
     open: bool = False
     """Show it in the browser."""
     out: File = None
-    """The file. Default: report.html in the run directory; of several runs, in the current one."""
+    """The file. Default: report.html in the run directory; of a reference in runs/NAME; of several, here."""
     trust_code: bool = False
     """Execute code of your own from the run directory where its file is gone or has changed."""
 
@@ -244,8 +245,8 @@ class Report:
 
         if not self.runs:
             raise UserError("report needs at least one run directory, such as runs/demo")
-        runs = [load(run, self.trust_code) for run in self.runs]
-        out = self.out or (self.runs[0] if len(runs) == 1 else Path()) / "report.html"
+        runs = [look(run, self.trust_code) for run in self.runs]
+        out = self.out or (beside(runs[0]) if len(runs) == 1 else Path()) / "report.html"
         with console.status("gathering ..."):
             write_report(runs, out)
         console.print(f"Report: {out}", soft_wrap=True)

@@ -22,7 +22,7 @@ def load(directory: Path, trust_code: bool) -> Run:
     from resharpen.experiments.running.runner import load
 
     if (directory / REFERENCE).exists():
-        raise UserError(f"{directory} is a reference: look at it with figure, results, claims or compare")
+        raise UserError(f"{directory} is a reference: look at it with report, figure, results, claims or compare")
     return load(directory, trust_code)
 
 

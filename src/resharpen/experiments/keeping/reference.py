@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.store import Run
-from resharpen.experiments.specs.spec import Experiment
+from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.toml import differences, from_data, search_data, to_data
 
 if TYPE_CHECKING:
@@ -65,6 +65,10 @@ class Reference:
     def built(self) -> dict[str, str | None]:
         """What made each shard."""
         return {name: built for made in self.header["made"] for name, built in made["built"].items()}
+
+    def shards(self) -> list[Shard]:
+        """All that there is to its spec, kept or not."""
+        return self.experiment.shards()
 
     def table(self, name: str) -> pl.DataFrame:
         """`models` or `lengths`, which has its values in double precision again."""

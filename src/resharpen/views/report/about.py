@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.keeping.reference import Reference
+from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.specs.shelf import SCALES, SHELF, take
 from resharpen.experiments.specs.spec import Experiment
 from resharpen.experiments.specs.toml import to_data
@@ -20,35 +21,49 @@ _COMPARED = {
 }
 
 
-def about(run: Run) -> dict[str, Any]:
-    experiment, provenance = run.experiment, run.provenance
-    shards, done = run.shards(), run.done()
+def about(run: Results) -> dict[str, Any]:
+    experiment = run.experiment
     figure, scale = on_the_shelf(experiment)
     checkpoints = len(experiment.checkpoint_steps())
-    seconds = sum(run.files(shard).told("seconds") for shard in done)
-    versions = ", ".join(f"{name} {version}" for name, version in provenance["versions"].items())
+    shards = len(run.shards())
+    if isinstance(run, Reference):
+        done, time = len(run.built), "kept without weights and curves"
+        where = {"reference": run.name, "shards": f"{done:,} of {shards:,} kept"}
+        made = [(len(made["built"]), made["provenance"]) for made in run.header["made"]]
+    else:
+        seconds = sum(run.files(shard).told("seconds") for shard in run.done())
+        done, time = len(run.done()), duration(seconds)
+        where = {"run": str(run.directory), "shards": f"{done:,} of {shards:,} finished"}
+        where |= {"time": f"{time} of one core's time in all"}
+        made = [(done, run.provenance)]
     facts = {
-        "run": str(run.directory),
-        "shards": f"{len(done):,} of {len(shards):,} finished",
-        "time": f"{duration(seconds)} of one core's time in all",
+        **where,
         "steps": f"{experiment.steps:,} of {experiment.batch:,} sequences, {checkpoints} checkpoints",
         "seed": str(experiment.seed),
         "engine": ", ".join(f"{name}: {variant.engine}" for name, variant in experiment.variants.items()),
-        "started": str(provenance["started"]),
-        "machine": f"{provenance['cpu']}, {provenance['cores']} cores, {provenance['platform']}",
-        "versions": versions,
-        "git": provenance["git"] or "not a checkout",
     }
+    for i, (count, provenance) in enumerate(made):
+        part = f", part {i + 1}" if len(made) > 1 else ""
+        facts |= {f"{name}{part}": text for name, text in _origin(provenance).items()}
+        facts |= {f"shards{part}": f"{count:,}"} if part else {}
     return {
         "facts": facts,
-        "seconds": seconds,
-        "time": duration(seconds),
+        "time": time,
         "command": command(run),
-        "continue": None if len(done) == len(shards) else run.command,
+        "continue": None if done == shards or isinstance(run, Reference) else run.command,
         "figure": figure,
         "scale": scale,
         "cut": cut(experiment),
         "spec": to_data(experiment),
+    }
+
+
+def _origin(provenance: dict[str, Any]) -> dict[str, str]:
+    return {
+        "started": str(provenance["started"]),
+        "machine": f"{provenance['cpu']}, {provenance['cores']} cores, {provenance['platform']}",
+        "versions": ", ".join(f"{name} {version}" for name, version in provenance["versions"].items()),
+        "git": provenance["git"] or "not a checkout",
     }
 
 
@@ -61,7 +76,7 @@ def on_the_shelf(experiment: Experiment) -> tuple[str | None, str | None]:
     return None, None
 
 
-def command(run: Run) -> str:
+def command(run: Results) -> str:
     """From nothing, where the run is a figure of the shelf; else what continues it."""
     figure, scale = on_the_shelf(run.experiment)
     if figure is None or scale is None:
@@ -73,7 +88,7 @@ def command(run: Run) -> str:
             words += [f"--{name}", str(getattr(run.experiment, name))]
     if list(run.experiment.variants) != list(usual.variants):
         words += ["--variants", ",".join(run.experiment.variants)]
-    return shlex.join([*words, "--out", str(run.directory)])
+    return shlex.join(words if isinstance(run, Reference) else [*words, "--out", str(run.directory)])
 
 
 def cut(experiment: Experiment) -> list[dict[str, str]] | None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.analysis.scores import scored_lengths, scores, task_of
+from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.training import WEIGHTS
 from resharpen.views.violins import POINTS, half_violin
@@ -31,7 +32,7 @@ FINEST = 255
 class Gathered:
     """The tables of a run, with the place of every model."""
 
-    run: Run
+    run: Results
 
     @cached_property
     def models(self) -> pl.DataFrame:
@@ -137,7 +138,10 @@ class Gathered:
 
     @cached_property
     def checkpoints(self) -> list[int]:
-        """The steps whose curves are shown, the last one always: all of them unless there are too many models."""
+        """The steps whose curves are shown, the last one always: all of them unless there are too many models, and none
+        of a reference, which has no curves."""
+        if not isinstance(self.run, Run):
+            return []
         steps = np.array(self.run.experiment.checkpoint_steps())
         most = max(2, CURVE_POINTS // max(1, len(self.models)))
         every = -(-len(steps) // most)
@@ -146,6 +150,8 @@ class Gathered:
     def _curves(self) -> dict[str, NDArray]:
         import polars as pl
 
+        if not self.checkpoints:
+            return {}
         rows = self.run.table("curves").filter(pl.col("step").is_in(self.checkpoints))
         rows = rows.join(self.models.select("model", "at"), on="model", maintain_order="left")
         shape = len(self.models), len(self.checkpoints)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from resharpen.analysis.circuits import circuit
 from resharpen.analysis.inspection import Opened, opened
+from resharpen.experiments.keeping.store import Run
 from resharpen.tasks import SetComplement
 from resharpen.views.report.gather import Gathered
 
@@ -31,6 +32,8 @@ class Inside:
 def inside(gathered: Gathered, score_M: NDArray) -> Inside:
     """Of minimal transformers on Set Complement, at the best checkpoint of the training weights."""
     run = gathered.run
+    if not isinstance(run, Run):  # a reference has no weights
+        return Inside([], {}, "")
     settings = [setting for setting in run.experiment.settings if isinstance(setting.task, SetComplement)]
     cells = list(opened(run, settings))
     place = dict(gathered.models.select("model", "at").iter_rows())

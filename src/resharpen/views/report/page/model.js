@@ -17,7 +17,8 @@ function drawModel() {
   drawTraining(charts, run, model);
   drawInside(box, run, model);
   box.append(hyperparametersOf(run, model, "hypers"), siblings(run, model));
-  box.append(el("p", { className: "note" }, "More of it: ", el("code", {}, `resharpen inspect ${run.about.facts.run} --model ${id}`)));
+  box.append(el("p", { className: "note" }, ...(run.about.facts.run ? ["More of it: ", el("code", {}, `resharpen inspect ${run.about.facts.run} --model ${id}`)]
+    : ["This is a reference: of its models there are neither weights nor curves."])));
 }
 
 function unpin() { change({ pinned: null }); $("violins").focus(); }
@@ -58,6 +59,7 @@ function drawLengths(parent, run, model) {
 }
 
 function drawTraining(parent, run, model) {
+  if (!run.checkpoints.length) return;
   const x = run.checkpoints, kept = [0, 1].map((w) => part(run, "kept", w)[model]), metric = run.metrics[run.metric];
   const traces = [0, 1].map((w) => lineOf(w, { mode: "lines", x, y: [...part(run, "score", w, model)], hovertemplate: "step %{x}: %{y:.4f}" }));
   const shapes = kept.flatMap((step, w) => (step < 0 ? [] : [{ type: "line", x0: step, x1: step, y0: 0, y1: 1, yref: "y domain",
