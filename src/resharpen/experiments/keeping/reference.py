@@ -77,10 +77,18 @@ class Reference:
         if name not in KEPT:
             raise unknown(f"{self.directory} is a reference; table", name, KEPT)
         path = self.directory / f"{name}.parquet"
-        data = path.read_bytes() if path.is_file() else b""
-        if files.sha256(data) != self.header["sha256"].get(path.name):
-            raise UserError(f"{path} is missing or damaged: its hash is not the one in {REFERENCE}")
-        return pl.read_parquet(io.BytesIO(data)).cast({pl.Float32: pl.Float64})
+        expected = self.header["sha256"].get(path.name)
+        if expected not in self._read:
+            data = path.read_bytes() if path.is_file() else b""
+            if files.sha256(data) != expected:
+                raise UserError(f"{path} is missing or damaged: its hash is not the one in {REFERENCE}")
+            self._read[expected] = pl.read_parquet(io.BytesIO(data)).cast({pl.Float32: pl.Float64})
+        return self._read[expected]
+
+    @cached_property
+    def _read(self) -> dict[str, pl.DataFrame]:
+        """Tables by their hash: one command asks for them many times."""
+        return {}
 
 
 def references() -> dict[str, Path]:

@@ -31,8 +31,8 @@ def about(run: Results) -> dict[str, Any]:
         where = {"reference": run.name, "shards": f"{done:,} of {shards:,} kept"}
         made = [(len(made["built"]), made["provenance"]) for made in run.header["made"]]
     else:
-        seconds = sum(run.files(shard).told("seconds") for shard in run.done())
-        done, time = len(run.done()), duration(seconds)
+        finished = run.done()
+        done, time = len(finished), duration(sum(run.files(shard).told("seconds") for shard in finished))
         where = {"run": str(run.directory), "shards": f"{done:,} of {shards:,} finished"}
         where |= {"time": f"{time} of one core's time in all"}
         made = [(done, run.provenance)]

@@ -11,9 +11,8 @@
 //   - Attention is linear in the values: z = (sum_i w_i h_i) V, one product a sequence and not one an item.
 //   - Without a norm on h_i also W_2 is applied once a sequence, sum_i w_i h_i = (sum_i w_i a_i) W_2 + b_2, and
 //     e_i = a_i . (W_2 k); the part b_2 . k is the same for all items and falls out of the softmax.
-//   - With it, h_i = r_i g * (a_i W_2 + b_2), and r_i is a number an item: W_2, b_2 and g wait for the sums as well,
-//   and
-//     of an item only |a_i W_2 + b_2|^2 is needed, a quadratic form in a_i. Its matrix W_2 W_2^T is made once a step,
+//   - With it, h_i = r_i g * (a_i W_2 + b_2), and r_i is a number an item: W_2, b_2 and g wait for the sums as well.
+//     Of an item only |a_i W_2 + b_2|^2 is needed, a quadratic form in a_i. Its matrix W_2 W_2^T is made once a step,
 //     a_i times it serves the form and its derivative, and the gradient of the matrix is symmetric: in all half of what
 //     forward and backward through W_2 would take.
 //   - Only real items are computed.
