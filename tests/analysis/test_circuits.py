@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from resharpen.analysis.theory import (
     simplex_weights,
 )
 from resharpen.analysis.theory.examples import hard_coded_tvd, with_gains
+from resharpen.analysis.theory.merging import exchange_gaps, least_merged_tvd, merged_pairs
 from resharpen.models import Minimal
 from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITION_ENCODINGS, STUDIED_PLACEMENTS, Parts, Placement
 from resharpen.parts.part import Norm
@@ -141,6 +143,37 @@ def test_scaled_residual_weighs_the_matrices_as_the_logits_do() -> None:
     assert wrong["scaled_residual"][0] > 0.1 > table["scaled_residual"][0]
 
 
+def test_merged_tokens_are_counted() -> None:
+    """Tokens with one embedding and one unembedding, and nothing else, whatever the norms and the gauge."""
+    v, parts = 7, ALL["peri"]
+    model = Minimal.usual(v)
+    plain = with_gains(simplex_weights(v, 3.0), model, parts)
+    each = []
+    for alike in ((), (0, 1), (0, 1, 2), (0, 1, 2, 3), range(v)):
+        weights = {name: w.copy() for name, w in plain.items()}
+        for token in alike:
+            weights["E"][:, token], weights["U"][..., token] = plain["E"][:, 0], plain["U"][..., 0]
+        each.append(weights)
+    weights = {name: np.concatenate([w[name] for w in each]) for name in plain}
+    table = circuits.circuit_table(weights, parts, np.full(5, 1e-9), SetComplement(v))
+    assert table["merged"].tolist() == [0, 1, 3, 6, 21]
+    gauge = np.random.default_rng(0).normal(size=(5, v, 1))
+    np.testing.assert_array_equal(merged_pairs(table["D"] + gauge), table["merged"])
+    assert merged_pairs(np.full((1, v, v), np.nan)) == 0
+    least = np.array([float(least_merged_tvd(v, s)) for s in range(1, v)])
+    assert (table["tvd"][1] >= least).all()
+
+
+def test_the_exchange_gap_is_what_a_state_shows() -> None:
+    """s times logit j less logit i with i in place of j, and the other way round; no norms, B = 0."""
+    rng, v = np.random.default_rng(1), 5
+    D = rng.normal(size=(v, v))
+    for at, (i, j) in enumerate(combinations(range(v), 2)):
+        context = [k for k in range(v) if k not in (i, j)][:2]
+        with_i, with_j = (D[[*context, token]].sum(0) for token in (i, j))
+        assert exchange_gaps(D)[at] == pytest.approx(with_i[j] - with_i[i] + with_j[i] - with_j[j])
+
+
 def test_attention_that_is_not_constant() -> None:
     v, rng = 5, np.random.default_rng(0)
     weights = hard_coded_weights(v)
@@ -231,9 +264,21 @@ def test_picture_of_a_run_counts_the_diverged(tables: dict[str, circuits.Table])
     assert "15 models" in caption
     assert "3 diverged" in caption
     assert {"weight decay", "share of models"} <= set(labels(figure))
+    assert "pairs of tokens that attention does not tell apart" in labels(figure)
     shares = [bar.get_height() for bar in figure.axes[1].patches]
     keys = ("residual", "scaled_residual")
     assert shares == [float((tables[name][key] < 0.1).sum() / 5) for name in tables for key in keys]
+
+
+def test_picture_of_a_run_tells_variants_apart(tables: dict[str, circuits.Table]) -> None:
+    """Also those that are no placements, and where models merge tokens they are drawn at their number of pairs."""
+    merging = {key: np.full(6, 9) if key == "merged" else x for key, x in tables["pre"].items()}
+    named = {"pre": tables["pre"], "mine": merging, "yours": tables["pre"]}
+    axes = draw_run(named, {name: np.logspace(-6, 0, 6) for name in named}).axes[3]
+    assert len({tuple(dots.get_facecolor()[0]) for dots in axes.collections}) == 3
+    at = [np.asarray(dots.get_offsets())[:, 0].round() for dots in axes.collections]
+    np.testing.assert_array_equal(at[0], np.minimum(tables["pre"]["merged"][np.isfinite(tables["pre"]["residual"])], 4))
+    np.testing.assert_array_equal(at[1], 4)
 
 
 def solving_table(kappa: float, placement: str, models: int = 4) -> circuits.Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from fractions import Fraction
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from rich.console import Console
 from resharpen import metrics
 from resharpen.analysis import theory
 from resharpen.analysis.theory import checks, examples, theorem
+from resharpen.analysis.theory.merging import least_merged_tvd
 from resharpen.analysis.theory.normal_form import compose, fit_normal_form
 from resharpen.analysis.theory.precision import states
 from resharpen.analysis.theory.rational import exact_rank, fractions
@@ -272,3 +274,19 @@ def test_the_hard_coded_model_is_a_model_like_any_other():
         tvd.append(0.5 * np.abs(model([list(range(s))])[0] - p_star).sum())
     expected = [5.67e-6, 0.00216612, 0.01926968, 0.06628828, 0.15290232, 0.28532901, 0.46814447, 0.70518870]
     assert np.allclose(tvd, expected, rtol=1e-3, atol=1e-7)
+
+
+def test_no_model_that_merges_two_tokens_does_better() -> None:
+    """A distribution with p_0 = p_1 is nowhere nearer to p* than the one that shares what is due to the two."""
+    rng, v = np.random.default_rng(0), 5
+    for s in range(1, v):
+        best = Fraction(0)
+        sets = list(combinations(range(v), s))
+        for present in sets:
+            p_star = np.array([(w not in present) / (v - s) for w in range(v)])
+            p_NxV = rng.dirichlet(np.full(v, 0.3), 2_000)
+            p_NxV[:, 0] = p_NxV[:, 1] = (p_NxV[:, 0] + p_NxV[:, 1]) / 2
+            least = Fraction(int((0 in present) != (1 in present)), 2 * (v - s))
+            assert metrics.total_variation(p_NxV, p_star).min() >= float(least) - 1e-12
+            best += least
+        assert best / len(sets) == least_merged_tvd(v, s)

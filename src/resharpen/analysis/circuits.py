@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.analysis.theory import fit_normal_form, plain_gap, resharpened_gap
+from resharpen.analysis.theory import fit_normal_form, merged_pairs, plain_gap, resharpened_gap
 from resharpen.analysis.theory.precision import state_gaps
 from resharpen.metrics import total_variation
 from resharpen.models import Minimal
@@ -174,6 +174,7 @@ def circuit_table(
         delta, eps               the fitted normal form                                                     [M, V]
         residual, in_form        its relative Frobenius residual, and whether that is below 0.1             [M]
         gauged_residual          the residual relative to the part of (B, D) that matters                   [M]
+        merged                   how many pairs of tokens attention does not tell apart                     [M]
         scaled_residual          the residual of (scale_B B, scale_D D), the scales averaged over lengths   [M]
         entropy                  of the attention weights, in nats; log s if constant                       [M, S]
         amplitude_before, _after root mean square over coordinates of the attention output, around its norm [M, S]
@@ -233,6 +234,7 @@ def _static_part(circuit: Circuit) -> Table:
         "residual": form.residual,
         "gauged_residual": form.gauged_residual,
         "in_form": form.residual < IN_FORM,
+        "merged": merged_pairs(D),
     }
 
 

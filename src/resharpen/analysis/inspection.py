@@ -40,7 +40,8 @@ class Inspection:
         return self.tables[variant], self.models[variant]["model"].to_list().index(model_id)
 
     def summary(self) -> pl.DataFrame:
-        """By variant: how many models are in normal form, how far attention is from constant, and what goes with it.
+        """By variant: how many models are in normal form, how far attention is from constant, how many take two tokens
+        for one another, and what goes with it.
 
         Correlations are Spearman's, over models that have weights; null where there are fewer than three.
         """
@@ -62,6 +63,9 @@ class Inspection:
                     "attention from constant (median)": _median(distance),
                     "its correlation with weight decay": _rank_correlation(distance, decay),
                     "correlation of residual and TVD": _rank_correlation(table["residual"][sound], tvd),
+                    "two tokens merged": _share(table["merged"][sound] > 0),
+                    "mean TVD, none merged (median)": _median(tvd[table["merged"][sound] == 0]),
+                    "mean TVD, some merged (median)": _median(tvd[table["merged"][sound] > 0]),
                     "smallest mean TVD": float(tvd.min()) if len(tvd) else None,
                 }
             )

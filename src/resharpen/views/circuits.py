@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -34,6 +34,13 @@ PLACEMENT_STYLE = {
 }
 OTHER_STYLE = ("#777777", "*")
 LENGTH = "length s (tokens)"
+
+
+def _styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Colour and marker by variant; others than the placements take those that no placement here has."""
+    names = list(names)
+    spare = iter([style for name, style in PLACEMENT_STYLE.items() if name not in names])
+    return {name: PLACEMENT_STYLE.get(name) or next(spare, OTHER_STYLE) for name in names}
 
 
 def draw_model(table: Table, model: int, name: str) -> Figure:
@@ -139,16 +146,21 @@ def _by_length(axes: Axes, ylabel: str, title: str) -> None:
 
 
 def draw_run(tables: Mapping[str, Table], weight_decay: Mapping[str, NDArray]) -> Figure:
-    """Across a run, by variant: attention against weight decay, share of models in form, residual against TVD."""
-    figure = Figure(figsize=(13, 4.6), layout="constrained")
-    decay_axes, share_axes, residual_axes = (figure.add_subplot(1, 3, i) for i in (1, 2, 3))
-    for name, table in tables.items():
-        colour, marker = PLACEMENT_STYLE.get(name, OTHER_STYLE)
+    """Across a run, by variant: attention against weight decay, share of models in form, residual and merged tokens
+    against TVD."""
+    figure = Figure(figsize=(13, 9), layout="constrained")
+    decay_axes, share_axes, residual_axes, merged_axes = (figure.add_subplot(2, 2, i) for i in (1, 2, 3, 4))
+    styles = _styles(tables)
+    for i, (name, table) in enumerate(tables.items()):
+        colour, marker = styles[name]
         sound = np.isfinite(table["residual"])
         style = {"color": colour, "marker": marker, "s": 16, "alpha": 0.6, "linewidths": 0.8}
         distance = table["attention_distance"][sound]
         decay_axes.scatter(weight_decay[name][sound], np.maximum(distance, FLOOR), label=name, **style)
-        residual_axes.scatter(table["residual"][sound], table["tvd"][sound].mean(-1), label=name, **style)
+        tvd = table["tvd"][sound].mean(-1)
+        residual_axes.scatter(table["residual"][sound], tvd, label=name, **style)
+        beside = 0.7 * ((i + 0.5) / len(tables) - 0.5)  # variants next to each other
+        merged_axes.scatter(np.minimum(table["merged"][sound], MANY_PAIRS) + beside, tvd, label=name, **style)
     decay_axes.set(xscale="log", yscale="log", xlabel="weight decay", ylabel="distance of A from constant (mean TVD)")
     decay_axes.set_title("Is attention constant?", fontsize=11)
     figure.legend(*decay_axes.get_legend_handles_labels(), loc="outside upper center", ncols=len(tables), fontsize=8)
@@ -156,22 +168,32 @@ def draw_run(tables: Mapping[str, Table], weight_decay: Mapping[str, NDArray]) -
     residual_axes.set(xscale="log", yscale="log", xlabel="residual of the normal form (relative)")
     residual_axes.set_ylabel("mean TVD over lengths")
     residual_axes.set_title(f"Form and error (in form: left of {IN_FORM:g})", fontsize=11)
+    merged_axes.set(yscale="log", xlabel="pairs of tokens that attention does not tell apart")
+    merged_axes.set_ylabel("mean TVD over lengths")
+    merged_axes.set_xticks(range(MANY_PAIRS + 1), [*map(str, range(MANY_PAIRS)), f"{MANY_PAIRS} or more"])
+    merged_axes.set_xlim(-0.6, MANY_PAIRS + 0.6)
+    merged_axes.set_title("Merged tokens and error", fontsize=11)
+    v = len(next(iter(tables.values()))["lengths"]) + 1
+    merged_axes.axhline(1 / (2 * (v - 1)), color=BLACK, linestyle=":", linewidth=1, label="least with one pair")
+    merged_axes.legend(handles=merged_axes.get_lines(), loc="lower right", fontsize=8)
     _draw_shares(share_axes, tables)
     figure.supxlabel(_caption(tables), fontsize=9)
     return figure
 
 
+MANY_PAIRS = 4
+"""From here on pairs are not counted on the axis: four tokens in one are six."""
 FLOOR = 1e-6
 """Attention closer to constant than this is drawn here: strong decay takes it to exactly constant, log 0."""
 
 
 def _draw_shares(axes: Axes, tables: Mapping[str, Table]) -> None:
     """Two bars a variant: by the residual of (B, D), and by that of B and D as the norms scale them."""
-    for i, (name, table) in enumerate(tables.items()):
+    for i, (name, (colour, _)) in enumerate(_styles(tables).items()):
+        table = tables[name]
         sound = max(1, int(np.isfinite(table["residual"]).sum()))
         for offset, key, hatch in ((-0.2, "residual", None), (0.2, "scaled_residual", "//")):
             share = float((table[key] < IN_FORM).sum() / sound)
-            colour = PLACEMENT_STYLE.get(name, OTHER_STYLE)[0]
             axes.bar(i + offset, share, 0.38, color=colour, hatch=hatch, edgecolor="white")
             at = (i + offset, share)
             axes.annotate(f"{share:.0%}", at, xytext=(0, 3), textcoords="offset points", ha="center", fontsize=6.5)

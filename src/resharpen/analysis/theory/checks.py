@@ -9,7 +9,7 @@ from itertools import product
 
 import numpy as np
 
-from resharpen.analysis.theory import examples, resharpening, theorem
+from resharpen.analysis.theory import examples, merging, resharpening, theorem
 from resharpen.analysis.theory.normal_form import compose, fit_normal_form
 from resharpen.analysis.theory.precision import Matrix, enumerated_precision, model_precision, worst_gap, worst_spread
 from resharpen.analysis.theory.rational import exact_rank, fractions
@@ -262,6 +262,19 @@ def check_resharpening_model(vs: range) -> Check:
     )
 
 
+def check_merged(vs: range) -> Check:
+    wrong = 0
+    for v, s in lengths(vs):
+        least, hidden = merging.enumerated_merged_tvd(v, s)
+        wrong += least != merging.least_merged_tvd(v, s) or hidden != merging.hidden_merged_tvd(v, s)
+    return Check(
+        "Two tokens with one logit cost a TVD of s/(v(v-1)) or more; below v-1 twice that if one hides both",
+        f"every set in fractions, v = {span(vs)}",
+        agreement(wrong),
+        wrong == 0,
+    )
+
+
 def simplex_gaps(v: int, placement: str, kappa: float = 1.0, residual: float = 1.0) -> Floats:
     """Worst gap by length of the simplex model under a placement, through the package's own forward pass."""
     model, parts = Minimal.usual(v), Parts(PLACEMENTS[placement])
@@ -295,4 +308,5 @@ CHECKS = (
     check_bounded,
     check_resharpening,
     check_resharpening_model,
+    check_merged,
 )
