@@ -129,6 +129,24 @@ __attribute__((noinline)) void thin_gemm(int rows, const float* a, const float* 
     for (; rows > 0; rows--, a += A_ROW, c += C_ROW) thin_tile<1, A_ROW, C_ROW>(a, b_k, c, add);
 }
 
+#if defined(__AVX__) && !defined(__AVX512F__)
+// The transpose of a block of eight by eight: halves of rows i and i + 4 are put together when they are loaded.
+RESHARPEN_INLINE void transpose_eight(const float* x, std::ptrdiff_t x_row, float* y, std::ptrdiff_t y_row) {
+    for (int half = 0; half < 8; half += 4, x += 4, y += 4 * y_row) {
+        __m256 r[4];
+        for (int i = 0; i < 4; i++)
+            r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(x + i * x_row)),
+                                        _mm_loadu_ps(x + (i + 4) * x_row), 1);
+        const __m256 low = _mm256_unpacklo_ps(r[0], r[1]), low2 = _mm256_unpacklo_ps(r[2], r[3]);
+        const __m256 high = _mm256_unpackhi_ps(r[0], r[1]), high2 = _mm256_unpackhi_ps(r[2], r[3]);
+        _mm256_storeu_ps(y, _mm256_shuffle_ps(low, low2, 0x44));
+        _mm256_storeu_ps(y + y_row, _mm256_shuffle_ps(low, low2, 0xee));
+        _mm256_storeu_ps(y + 2 * y_row, _mm256_shuffle_ps(high, high2, 0x44));
+        _mm256_storeu_ps(y + 3 * y_row, _mm256_shuffle_ps(high, high2, 0xee));
+    }
+}
+#endif
+
 // The transpose of sixteen vectors, row after row.
 RESHARPEN_INLINE void transpose_block(const float* x, std::ptrdiff_t x_row, float* y, std::ptrdiff_t y_row) {
 #if defined(__AVX512F__)
@@ -153,6 +171,9 @@ RESHARPEN_INLINE void transpose_block(const float* x, std::ptrdiff_t x_row, floa
         _mm512_storeu_ps(y + j * y_row, _mm512_shuffle_f32x4(t[j], t[j + 8], 0x88));
         _mm512_storeu_ps(y + (j + 8) * y_row, _mm512_shuffle_f32x4(t[j], t[j + 8], 0xdd));
     }
+#elif defined(__AVX__)
+    for (int i = 0; i < 16; i += 8)
+        for (int j = 0; j < 16; j += 8) transpose_eight(x + i * x_row + j, x_row, y + j * y_row + i, y_row);
 #else
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < 16; j++) y[j * y_row + i] = x[i * x_row + j];

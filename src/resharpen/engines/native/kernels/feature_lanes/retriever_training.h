@@ -95,21 +95,32 @@ class RetrieverTraining : public RetrieverHead {
 
     // da_i = r_i (w_i d_pooled + de_i score) + c_i W_2 h_i, times the slope, to the table; d_score collects
     // sum de_i r_i a_i. Without the norm r_i = 1 and c_i = 0. With it c_i = -r_i^2 / H (w_i dw_i + de_i e_i) is twice
-    // the derivative by |h_i|^2, and c_i a_i is left for the gradient of the Gram matrix in the place of W_2 h_i.
+    // the derivative by |h_i|^2, and c_i a_i is left for the gradient of the Gram matrix in the place of W_2 h_i; then
+    // weight, e and d_weight are left as r_i w_i, r_i de_i and c_i. A few features at a time of all items, so that what
+    // is summed stays in registers.
     template <bool kNorm>
     void items_backward(const Item* items, int begin, int length, const float* d_pooled) {
-        for (int i = begin; i < begin + length; i++) {
-            const float scale = kNorm ? r[i] : 1, by_square = kNorm ? -(1.0f / H) * r[i] * r[i] * d_weight[i] : 0;
-            const f32x16 w = broadcast(scale * weight[i]), d_e = broadcast(scale * e[i]), c = broadcast(by_square);
-            add_to_table(items[i], i, [&](int v) {
-                const f32x16 d_a = w * load(d_pooled + 16 * v) + d_e * load(score + 16 * v);
-                return kNorm ? d_a + c * load(h_back[i] + 16 * v) : d_a;
-            });
-            add_row<kV>(d_block_score, scale * e[i], a[i]);
-            if (!kNorm) continue;
-            d_score_bias += scale * e[i];
-            d_b2_squared += by_square;
-            for (int v = 0; v < kV; v++) store(h_back[i] + 16 * v, c * load(a[i] + 16 * v));
+        const int end = begin + length;
+        for (int i = begin; kNorm && i < end; i++) {
+            weight[i] *= r[i], e[i] *= r[i], d_weight[i] *= -(1.0f / H) * r[i] * r[i];
+            d_score_bias += e[i], d_b2_squared += d_weight[i];
+        }
+        for (int v = 0; v < H; v += 16) {
+            const f32x16 by_weight = load(d_pooled + v), by_logit = load(score + v);
+            f32x16 of_priority = load(d_table[0] + v), of_score = load(d_block_score + v);
+            for (int i = begin; i < end; i++) {
+                const f32x16 d_e = broadcast(e[i]), c = broadcast(kNorm ? d_weight[i] : 0), a_i = load(a[i] + v);
+                f32x16 d_a = broadcast(weight[i]) * by_weight + d_e * by_logit;
+                if (kNorm) d_a += c * load(h_back[i] + v);
+                const f32x16 d_u = d_a * load(slope[i] + v);
+                float* of_class = d_table[1 + items[i].kind] + v;
+                store(of_class, load(of_class) + d_u);
+                of_priority += broadcast(items[i].priority) * d_u;
+                of_score += d_e * a_i;
+                if (kNorm) store(h_back[i] + v, c * a_i);
+            }
+            store(d_table[0] + v, of_priority);
+            store(d_block_score + v, of_score);
         }
     }
 
@@ -117,19 +128,6 @@ class RetrieverTraining : public RetrieverHead {
     static void move_row(float* from, float* to) {
         add_row<kV>(to, 1, from);
         std::memset(from, 0, sizeof(float) * H);
-    }
-
-    template <class Gradient>
-    RESHARPEN_INLINE void add_to_table(Item item, int i, Gradient d_a) {
-        float *of_class = d_table[1 + item.kind], *of_priority = d_table[0];
-        const f32x16 priority = broadcast(item.priority);
-        const float* derivative = slope[i];
-        RESHARPEN_UNROLL
-        for (int v = 0; v < kV; v++) {
-            const f32x16 d_u = d_a(v) * load(derivative + 16 * v);
-            store(of_class + 16 * v, load(of_class + 16 * v) + d_u);
-            store(of_priority + 16 * v, load(of_priority + 16 * v) + priority * d_u);
-        }
     }
 
     // |h|^2 = a . W_2 W_2^T a + 2 a . W_2 b_2 + |b_2|^2, to W_2 and b_2.
