@@ -42,9 +42,9 @@ chromium:
 	$(PIP) -e .
 	touch $@
 
-.venv/installed-dev: .venv/installed
+.venv/installed-dev: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) -e '.[dev]'
-	touch $@
+	touch .venv/installed $@
 
 .venv/installed-bench: .venv/installed
 	$(PIP) -e '.[bench]'

@@ -103,7 +103,3 @@ def _end(code: int, message: str = "") -> NoReturn:
         if message == "" or code == 1:  # whatever is still to be written has nowhere to go
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()

@@ -10,14 +10,16 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from polars.testing import assert_frame_equal
+from runs import assert_same_results
 
 from resharpen.cli import main
-from resharpen.experiments.keeping.shard import TABLES
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running import training
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for workers in /proc")
+pytestmark = [
+    pytest.mark.xdist_group("kills"),  # one whole run to compare with
+    pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for workers in /proc"),
+]
 
 TOML = """
 models = 4
@@ -34,8 +36,9 @@ import sys
 from resharpen.experiments.running import training
 training.SAVE_EVERY, training.CHUNK_SECONDS = 0.0, 0.01
 if __name__ == "__main__":
-    from resharpen import cli
-    cli._save_figures = lambda *_: None
+    from resharpen import cli, commands
+    import resharpen.commands.training
+    commands.training.save_figures = lambda *_: None
     cli.main(sys.argv[1:])
 """
 PER_SECOND = 100_000
@@ -83,11 +86,7 @@ def trial(whole: Run, out: Path, seed: int) -> Counter:
             break
         assert process.returncode in (-signal.SIGKILL, 1), error  # 1: a worker was killed, which the driver says
     done = Run(out)
-    for name in TABLES:
-        assert_frame_equal(done.table(name), whole.table(name), check_exact=True)
-    for shard in done.shards():
-        mine, theirs = done.weights(shard), whole.weights(shard)
-        assert {n: x.tobytes() for n, x in mine.items()} == {n: x.tobytes() for n, x in theirs.items()}
+    assert_same_results(whole, done)
     assert not [path for path in out.rglob("*") if path.suffix == ".tmp" or path.name == "state.safetensors"]
     return seen
 
@@ -135,5 +134,4 @@ def test_the_clock_may_jump(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(training.Trainer.__init__, "__defaults__", (*defaults[:-1], clock))
         main(["run", str(tmp_path / "spec.toml"), "--out", str(tmp_path / str(i)), "--workers", "1"])
         runs.append(Run(tmp_path / str(i)))
-    for name in TABLES:
-        assert_frame_equal(runs[0].table(name), runs[1].table(name), check_exact=True)
+    assert_same_results(*runs)

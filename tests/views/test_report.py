@@ -25,6 +25,7 @@ from resharpen.views.report.inside import _chosen
 from resharpen.views.report.pack import finite
 from resharpen.views.report.write import report, run_data, write_report
 
+pytestmark = pytest.mark.xdist_group("report")  # one browser, one page
 HOSTILE = "<script>window.hacked = 1"
 """A run's name has no slash, so it cannot end a script; it could begin one."""
 VARIANT = "<img src=x onerror='window.hacked=1'>"

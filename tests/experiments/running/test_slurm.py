@@ -24,6 +24,7 @@ from resharpen.experiments.running.runner import run
 from resharpen.experiments.running.slurm import script
 from resharpen.experiments.specs.toml import read_toml
 
+pytestmark = pytest.mark.xdist_group("slurm")  # one whole run to compare with
 TOML = """
 models = 16
 steps = 150_000

@@ -61,8 +61,13 @@ def remedies_sct(scale: str) -> tuple[Setting, ...]:
 
 def max_retrieval(scale: str) -> tuple[Setting, ...]:
     """Trained on 5 to 16 items, reported to 4,096, and to 16,384 at `paper`."""
-    sizes = {"smoke": (4_096, 8_192, 2_048), "paper": (16_384, 1_048_576, 65_536)}
-    longest, items, selection_items = sizes.get(scale, (4_096, 65_536, 8_192))
+    sizes = {
+        "smoke": (4_096, 8_192, 2_048),
+        "laptop": (4_096, 65_536, 8_192),
+        "overnight": (4_096, 262_144, 8_192),  # 64 sets of 4,096 items
+        "paper": (16_384, 1_048_576, 65_536),
+    }
+    longest, items, selection_items = sizes[scale]
     return (Setting(MaxRetrieval(longest=longest, items=items, selection_items=selection_items), 16),)
 
 
@@ -87,7 +92,7 @@ FURTHER_DYCK = languages(
 FURTHER_DYCK_SIZES = {
     "smoke": Size(2, 10, 2),
     "laptop": Size(16, 5_000, 10, batch=16),
-    "overnight": Size(64, 4_000, 10, batch=16),
+    "overnight": Size(64, 6_000, 10, batch=16),
     "paper": Size(100, 100_000),
 }
 
@@ -132,7 +137,7 @@ SHELF = {
         {
             "smoke": Size(2, 20, 2),
             "laptop": Size(32, 2_000, 10, batch=16),
-            "overnight": Size(64, 10_000, 10, batch=16),
+            "overnight": Size(64, 8_000, 10, batch=16),
             "paper": Size(100, 100_000),
         },
     ),
