@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ HANDLED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if
 
 Ask = Callable[[], Asked]
 Report = Callable[[Progress], None]
+Lines = dict[Any, Any]
+"""The driver's end of the line to each worker that has not ended -> its process."""
 
 
 class WorkerDied(Failed):
@@ -90,29 +93,27 @@ def _train(run: Run, shard: Shard, on_progress: Report, asked: Ask) -> bool:
 
 
 def _in_processes(run: Run, shards: Sequence[Shard], workers: int, on_progress: Report, asked: Ask) -> None:
+    """A worker a process, with a line of its own to the driver: a worker that is killed holds nothing of the others."""
     # spawn, never fork: a forked child inherits locks and threads in whatever state they are in
     context = multiprocessing.get_context("spawn")
-    with _signals_wait():  # the process that keeps the books of the queues begins here, and would die of USR1
-        jobs, events = context.Queue(), context.Queue()
-    stop, saves = context.Event(), context.Value("q", asked().saves)
-    for shard in shards:
-        jobs.put(shard.name)
-    for _ in range(workers):
-        jobs.put(None)
-    arguments = (str(run.directory), run.trust_code, jobs, events, stop, saves)
-    processes = [context.Process(target=_work, args=arguments, daemon=True) for _ in range(workers)]
+    lines: Lines = {}
+    with _signals_wait():  # the process that keeps Python's books begins here: it lets signals through when it begins,
+        resource_tracker.ensure_running()  # and would die of USR1
     try:
         with _signals_wait():
-            for process in processes:
+            for _ in range(workers):
+                line, other_end = context.Pipe()
+                arguments = (str(run.directory), run.trust_code, other_end)
+                process = context.Process(target=_work, args=arguments, daemon=True)
                 process.start()
-        _listen(processes, events, stop, saves, on_progress, asked)
+                other_end.close()
+                lines[line] = process
+        _listen(lines, [shard.name for shard in shards], on_progress, asked)
     finally:
-        stop.set()
-        for process in processes:
-            if process.pid is not None:
-                process.join(timeout=30)
-                process.kill()  # a worker that died may have taken a lock of the queue with it
-        jobs.cancel_join_thread()
+        _tell(lines, Asked(stop=True))
+        for process in lines.values():
+            process.join(timeout=30)
+            process.kill()
 
 
 @contextlib.contextmanager
@@ -128,66 +129,90 @@ def _signals_wait() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _listen(processes: Sequence[Any], events: Any, stop: Any, saves: Any, on_progress: Report, asked: Ask) -> None:
-    """Pass progress on until every worker has said goodbye."""
-    working = len(processes)
-    while working:
-        now = asked()
-        saves.value = now.saves
-        if now.stop:
-            stop.set()
-        dead = [process for process in processes if process.exitcode not in (None, 0)]
-        if dead and dead[0].exitcode == IMPORTED:
-            raise UserError(
-                "workers are processes that import this script: put what it does under `if __name__ == '__main__':`, "
-                "or run with workers=1"
-            )
-        if dead:
-            raise WorkerDied(f"a worker ended with exit code {dead[0].exitcode}")
-        try:
-            event = events.get(timeout=0.2)
-        except queue.Empty:
-            continue
-        if event is None:
-            working -= 1
-        elif isinstance(event, BaseException):
-            raise event
-        else:
-            on_progress(event)
+def _listen(lines: Lines, names: Sequence[str], on_progress: Report, asked: Ask) -> None:
+    """Pass progress on and hand out shards until every worker has ended."""
+    to_do, told = iter(names), Asked()
+    while lines:
+        if (now := asked()) != told:
+            _tell(lines, told := now)
+        ready: list[Any] = wait(lines, timeout=0.2)
+        for line in ready:
+            try:
+                event = line.recv()
+            except (EOFError, OSError):  # its end, maybe in the middle of a message
+                _say_goodbye(lines.pop(line))
+                continue
+            if isinstance(event, BaseException):
+                raise event
+            if event is None:
+                _tell([line], None if told.stop else next(to_do, None))
+            else:
+                on_progress(event)
 
 
-def _work(directory: str, trust_code: bool, jobs: Any, events: Any, stop: Any, saves: Any) -> None:
-    """A worker: take shards until there are none, or until told to stop."""
+def _tell(lines: Iterable[Any], message: Asked | str | None) -> None:
+    for line in lines:
+        with contextlib.suppress(OSError):  # of a worker that has ended we hear by its own line
+            line.send(message)
+
+
+def _say_goodbye(process: Any) -> None:
+    process.join()
+    if process.exitcode == IMPORTED:
+        raise UserError(
+            "workers are processes that import this script: put what it does under `if __name__ == '__main__':`, "
+            "or run with workers=1"
+        )
+    if process.exitcode:
+        raise WorkerDied(f"a worker ended with exit code {process.exitcode}")
+
+
+def _work(directory: str, trust_code: bool, line: Any) -> None:
+    """A worker: ask for shards until there are none, or until told to stop."""
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
     for number in HANDLED:
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+    told = Asked()
 
     def asked() -> Asked:
-        return Asked(stop.is_set(), saves.value)
+        nonlocal told
+        while line.poll():
+            told = line.recv()
+        return told
+
+    def next_shard() -> str | None:
+        nonlocal told
+        line.send(None)
+        while isinstance(message := line.recv(), Asked):
+            told = message
+            if told.stop:
+                return None
+        return message
 
     try:
         run = Run(Path(directory), trust_code)
         by_name = {shard.name: shard for shard in run.shards()}
-        while not stop.is_set() and (name := jobs.get()) is not None:
-            train(run, by_name[name], events.put, asked)
-        events.put(None)
+        while not told.stop and (name := next_shard()) is not None:
+            train(run, by_name[name], line.send, asked)
     except UserError as error:
-        events.put(UserError(str(error)))
+        line.send(UserError(str(error)))
     except Failed as error:
-        events.put(Failed(str(error)))
+        line.send(Failed(str(error)))
+    except (EOFError, ConnectionError):
+        pass  # the driver is gone, and so is this process
     except MemoryError:
-        events.put(Failed("a worker needs more memory than there is"))
+        line.send(Failed("a worker needs more memory than there is"))
     except Exception as error:
-        events.put(RuntimeError(f"{type(error).__name__} in a worker: {error}"))
+        line.send(RuntimeError(f"{type(error).__name__} in a worker: {error}"))
 
 
 def _end_with_the_driver() -> None:
     """The driver holds the other end of a pipe since before this process began: it closes whenever the driver dies.
 
     Ending at once loses what was trained since the last saved state, and blocks nobody: not the driver that goes on
-    with this run, and not this process, on a queue that nobody empties any more.
+    with this run, and not this process, on a line that nobody reads any more.
     """
     driver = multiprocessing.parent_process()
     assert driver is not None
