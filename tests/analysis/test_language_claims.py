@@ -180,7 +180,7 @@ def test_the_rule_on_values_that_are_not_there():
     made = made_up(TOMITA[:1], lambda *at: 0.6, draws=4, placements=("pre", "peri"), noise=0.0)
     made = made.lose(pl.col("model") == "n3/pre/0")  # diverged
     made = made.lose(pl.col("model") == "n3/pre/1", pl.col("length") == 120)
-    made = made.lose(pl.lit(True), pl.col("length") == 460).undefine(pl.col("length") == 500)
+    made = made.undefine(pl.col("length").is_in([460, 500]))
     table = scores(made).filter(weights="train")
     assert table["model"].to_list() == made.models["model"].to_list()
     found = {row["model"]: row for row in table.iter_rows(named=True)}
@@ -191,6 +191,13 @@ def test_the_rule_on_values_that_are_not_there():
     (claim,) = tomita_claims(made)
     differences = [found[f"n3/peri/{draw}"]["score_new"] for draw in (0, 1)] + [0.0, 0.0]  # to the worst one: 0
     assert finding(claim, "peri - pre").interval.estimate == pytest.approx(np.median(differences))
+
+
+def test_a_length_at_which_every_model_is_lost_counts():
+    """There was something to score: whoever is compared with these models, in this run or another, was scored there."""
+    made = made_up(TOMITA[:1], lambda *at: 0.6, draws=4, placements=("pre",), noise=0.0)
+    whole, lost = (scores(x)["score"].to_numpy() for x in (made, made.lose(pl.lit(True), pl.col("length") == 120)))
+    assert lost == pytest.approx(whole * 3 / 4)
 
 
 def test_a_setting_in_which_all_models_are_lost_keeps_them():

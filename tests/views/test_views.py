@@ -16,12 +16,14 @@ from resharpen.experiments.running.training import Progress
 from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.models import Retriever
 from resharpen.optim.hyperparameters import narrowed
-from resharpen.tasks import MaxRetrieval
+from resharpen.tasks import MaxRetrieval, Metric
 from resharpen.views import figures
 from resharpen.views.progress import LiveProgress, Meter, PlainProgress
 from resharpen.views.report.gather import Gathered
 from resharpen.views.tables import print_claims, print_scores, print_status
-from resharpen.views.violins import split_violin
+from resharpen.views.violins import half_violin, split_violin
+
+TVD = Metric("TVD", lower_is_better=True, worst=1.0)
 
 
 def draw(store, **how):
@@ -112,9 +114,25 @@ def test_a_panel_for_every_variant(tiny, tmp_path):
 
 def test_violin_of_one_value_and_of_none():
     axes = Figure().subplots()
-    split_violin(axes, 1, np.array([0.25]), "train")
-    split_violin(axes, 1, np.array([]), "bema")
+    split_violin(axes, 1, np.array([0.25]), "train", TVD)
+    split_violin(axes, 1, np.array([]), "bema", TVD)
+    split_violin(axes, 1, np.array([np.nan]), "bema", TVD)
     assert [line.get_ydata()[0] for line in axes.lines] == [0.25] * 3
+
+
+def test_models_without_a_value_rank_worst_and_are_no_dots():
+    half = half_violin(np.array([0.1, np.nan, 0.3, np.nan, np.nan]), TVD)
+    assert half is not None
+    assert half.values.tolist() == [0.1, 0.3]
+    assert (half.stats["min"], half.stats["max"]) == (0.1, 0.3)
+    assert half.median == 1.0
+    assert half.best == pytest.approx(np.quantile([0.1, 0.3, 1, 1, 1], 0.1))
+    accuracy = half_violin(np.array([0.5, np.nan, 0.9]), Metric("accuracy"))
+    assert accuracy is not None
+    assert (accuracy.median, accuracy.best) == (0.5, pytest.approx(0.82))
+    entropy = half_violin(np.array([0.5, np.inf, np.nan]), Metric("entropy", lower_is_better=True, worst=np.inf))
+    assert entropy is not None
+    assert entropy.median == 0.5  # infinity cannot be shown
 
 
 def test_tables(tiny, tmp_path):

@@ -25,7 +25,7 @@ WORST = {"tvd": 1.0, "auc": 0.0, "accuracy": 0.0}
 def scored_lengths(run: Results, selection: str = "best", lengths: pl.DataFrame | None = None) -> pl.DataFrame:
     """The rows of `lengths` that count, with the columns of `models`: the one rule on values that are not there.
 
-    - A length at which there is nothing to score (a count of 0, or no model of the setting has a value) is left out.
+    - A length at which there is nothing to score has a count of 0 and is left out.
     - A model without a value at any length diverged before its first checkpoint. Its values stay null: it has no score,
       is left out of densities, counted in captions, and ranked worst in statistics.
     - A model that has values, but not at this length, has the worst one here.
@@ -38,15 +38,12 @@ def scored_lengths(run: Results, selection: str = "best", lengths: pl.DataFrame 
         raise unknown("selection", selection, SELECTIONS)
     worst = {name: metric.worst for name, metric in task_of(run).metrics.items()}
     known = pl.col("value").is_not_null()
-    of_setting, of_model = ["setting", "metric"], ["model", "weights", "metric"]
-    nothing = known.any().over(of_setting) & ~known.any().over(*of_setting, "length")
     value = pl.col("value").fill_null(pl.col("metric").replace_strict(worst, default=None, return_dtype=pl.Float64))
     rows = run.table("lengths") if lengths is None else lengths
     return (
         rows.filter(pl.col("selection") == selection, pl.col("count") > 0)
         .join(run.table("models"), on="model", maintain_order="left")
-        .filter(~nothing)
-        .with_columns(pl.when(known.any().over(of_model)).then(value).otherwise("value"))
+        .with_columns(pl.when(known.any().over("model", "weights", "metric")).then(value).otherwise("value"))
     )
 
 

@@ -51,7 +51,6 @@ def draw_by_length(
     width, height = (6.6, 1.9) if many else (3.3, 3.0 if rows == 1 else 2.3)
     figure = Figure(figsize=(0.9 + width * columns, 0.9 + height * rows), layout="constrained", dpi=150)
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    best = settings[0].task.metrics[metric].best_quantile
     for i, setting in enumerate(settings):
         described = setting.task.metrics[metric]
         for j, variant in enumerate(variants):
@@ -59,14 +58,14 @@ def draw_by_length(
             axes = grid[row, column]
             of_panel = table.filter(setting=setting.name, variant=variant)
             name = variant if len(settings) == 1 else f"{setting.task.title}, {variant}"
-            _panel(axes, of_panel, shown[setting.name], name, best)
+            _panel(axes, of_panel, shown[setting.name], name, described)
             _background(axes, setting, described, shown[setting.name])
             if row == rows - 1:
                 end = ", to the end of a bin" if described.bin else ""
                 axes.set_xlabel(f"input length ({setting.task.unit}{end})")
             if column == 0 or many:
                 axes.set_ylabel(described.label, fontsize=8.5)
-    legend(figure, best, _mark_handles(settings[0]))
+    legend(figure, settings[0].task.metrics[metric].best_quantile, _mark_handles(settings[0]))
     training = f"{run.experiment.steps:,} steps of {run.experiment.batch} sequences"
     least, most = (int(count) for count in (table["count"].min(), table["count"].max()))  # pyright: ignore[reportArgumentType]
     behind = f"{least:,}" if least == most else f"{least:,} to {most:,}"
@@ -78,12 +77,11 @@ def draw_by_length(
     return figure
 
 
-def _panel(axes: Axes, rows: pl.DataFrame, lengths: list[int], name: str, best: float) -> None:
+def _panel(axes: Axes, rows: pl.DataFrame, lengths: list[int], name: str, metric: Metric) -> None:
     for position, length in enumerate(lengths):
         for weights in COLOURS:
-            values = rows.filter(length=length, weights=weights)["value"].drop_nulls()
-            values = values.filter(values.is_finite())  # the worst entropy is infinite
-            split_violin(axes, position, values.to_numpy(), weights, best)
+            values = rows.filter(length=length, weights=weights)["value"].to_numpy()
+            split_violin(axes, position, values, weights, metric)
     axes.set(xlim=(-0.6, len(lengths) - 0.4))
     axes.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths], rotation=45, fontsize=8)
     finish_panel(axes, name, rows.filter(weights="train", length=lengths[0]), "value")

@@ -44,7 +44,7 @@ def draw_by_train_length(
         if number + columns >= len(panels):
             axes.set_xlabel(f"training length s ({task.unit})")
     if metric.lower_is_better:
-        grid[0, 0].set_ylim(-0.01, max(0.55, 1.03 * (table["score"].max() or 0)))  # pyright: ignore[reportOperatorIssue]
+        grid[0, 0].set_ylim(-0.01, max(0.55, *(1.03 * axes.dataLim.ymax for axes in grid.flat)))
     legend(figure, metric.best_quantile)
     figure.suptitle(_title(run, table, tasks, caption), fontsize=9.5)
     return figure
@@ -54,8 +54,8 @@ def _panel(axes: Axes, rows: pl.DataFrame, name: str, metric: Metric) -> None:
     lengths = sorted(rows["train_length"].unique())
     for s in lengths:
         for weights in COLOURS:
-            values = rows.filter(train_length=s, weights=weights)["score"].drop_nulls()
-            split_violin(axes, s, values.to_numpy(), weights, metric.best_quantile)
+            values = rows.filter(train_length=s, weights=weights)["score"].to_numpy()
+            split_violin(axes, s, values, weights, metric)
     if metric.guess is not None:
         axes.axhline(metric.guess, color="grey", linewidth=0.8, linestyle=":", zorder=0)
         right = axes.get_yaxis_transform()

@@ -77,16 +77,18 @@ def print_scores(scores: pl.DataFrame, task: Task, console: Console) -> None:
 
     metric = task.metrics[task.metric]
     best = metric.best_quantile
-    title = f"{metric.label} over all lengths"
+    lost = f" (a model without a score counts as {metric.worst:g})" if scores["score"].has_nulls() else ""
+    title = f"{metric.label} over all lengths{lost}"
     table = Table("setting", "variant", "models", "diverged", title=title, title_justify="left")
     for weights in ("train", "bema"):
         for name in (f"{best:.0%}", "median"):
             table.add_column(f"{weights} {name}", justify="right")
     for (setting, variant), rows in scores.group_by("setting", "variant", maintain_order=True):
         by_weights = {weights: rows.filter(weights=weights)["score"] for weights in ("train", "bema")}
+        ranked = [score.fill_null(metric.worst) for score in by_weights.values()]
         cells = [
             "-" if (value := score.quantile(q, "linear")) is None else f"{value:.4f}"
-            for score in by_weights.values()
+            for score in ranked
             for q in (best, 0.5)
         ]
         diverged = rows.filter(pl.col("weights") == "train")["diverged_at"].is_not_null().sum()

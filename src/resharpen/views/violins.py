@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from resharpen.tasks import Metric
+
 if TYPE_CHECKING:
     import polars as pl
     from matplotlib.axes import Axes
@@ -33,31 +35,39 @@ LONG_TICK, SHORT_TICK = 0.40, 0.22
 class Half:
     """What there is to draw of one half of a violin; the report shows the same as the PNG."""
 
+    values: NDArray[np.float64]
     stats: dict[str, Any]
     """As `Axes.violin` takes it: `coords`, and the density there in `vals`."""
     median: float
     best: float
 
 
-def half_violin(values: NDArray[np.float64], best: float) -> Half:
-    """The density of Gaussian kernels of Scott's width, the median, and the quantile that counts as best."""
+def half_violin(values: NDArray[np.float64], metric: Metric) -> Half | None:
+    """The density of Gaussian kernels of Scott's width, the median, and the quantile that counts as best; None where
+    there is nothing to draw.
+
+    A model without a value, nan, is no part of the density and ranks worst in both quantiles, as it does in claims.
+    """
     from matplotlib.cbook import violin_stats
     from matplotlib.mlab import GaussianKDE
 
     def density(x: NDArray, coords: NDArray) -> NDArray:
         return (x[0] == coords).astype(float) if np.ptp(x) == 0 else GaussianKDE(x).evaluate(coords)
 
-    (stats,) = violin_stats(values, density, POINTS)
-    return Half(stats, *np.quantile(values, [0.5, best]))
+    known, ranked = (x[np.isfinite(x)] for x in (values, np.where(np.isnan(values), metric.worst, values)))
+    if not len(known):
+        return None
+    (stats,) = violin_stats(known, density, POINTS)
+    return Half(known, stats, *np.quantile(ranked, [0.5, metric.best_quantile]))
 
 
-def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str, best: float = 0.1) -> None:
+def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str, metric: Metric) -> None:
     """One half of a violin at x: density, a dot for each model, the median and the quantile that counts as best."""
-    if not len(values):
+    half = half_violin(values, metric)
+    if half is None:
         return
-    colour, direction = COLOURS[weights], -1 if weights == "train" else 1
+    values, colour, direction = half.values, COLOURS[weights], -1 if weights == "train" else 1
     side = "low" if weights == "train" else "high"
-    half = half_violin(values, best)
     (body,) = axes.violin([half.stats], [x], widths=_WIDTH, showextrema=False, side=side)["bodies"]  # pyright: ignore[reportGeneralTypeIssues]
     body.set(facecolor=colour, alpha=0.45, linewidth=0)
     # Dots are spread by rank, not at random: the same run gives the same picture.

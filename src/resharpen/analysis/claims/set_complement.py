@@ -44,7 +44,7 @@ class SetComplementClaims:
             if s >= 3
         ]
         pre = [self._best_new("pre", s, ">", GENERALISES) for s in self._lengths("pre") if s >= 3]
-        peri = [self._best_new("peri", s, "<", GENERALISES) for s in self._lengths("peri") if s == 2]
+        peri = [self._best_new("peri", s, "<", GENERALISES) for s in self._lengths("peri") if s >= 2]
         if 1 in self._lengths("peri"):
             peri.append(self._best_new("peri", 1, "<", TO_SOME_EXTENT))
             if 1 in self._lengths("pre"):
@@ -52,7 +52,7 @@ class SetComplementClaims:
         of = f"SCT({self.v}):"
         made = [
             make_claim(1, f"{of} a norm after attention generalises from s >= 3, pre does not", after + pre),
-            make_claim(2, f"{of} peri generalises from s = 2, and to some extent from s = 1", peri),
+            make_claim(2, f"{of} peri generalises from s >= 2, and to some extent from s = 1", peri),
             make_claim(3, f"{of} BEMA improves the best results in most settings", self._bema()),
         ]
         return [replace(claim, settings=f"sct-v{self.v}-") for claim in made]

@@ -218,9 +218,10 @@ class Trainer:
         for which in WEIGHTS:
             weights = weights_of(state, engine.ensemble, which)
             measured = engine.measure(weights, self._selection)
-            length_S, value_MxS, _ = self._task.by_length(measured, self._selection)[self._task.metric]
+            length_S, value_MxS, n_S = self._task.by_length(measured, self._selection)[self._task.metric]
+            value_MxS = _with_worst(value_MxS, self._task.metrics[self._task.metric].worst)
             trained_S = length_S <= self._shard.setting.train_length
-            scores = {"": _mean(value_MxS), ".trained": _mean(value_MxS[:, trained_S])}
+            scores = {"": _mean(value_MxS[:, n_S > 0]), ".trained": _mean(value_MxS[:, trained_S & (n_S > 0)])}
             better_M = {"last": alive_M if step == self._experiment.steps else np.zeros_like(alive_M)}
             for suffix, selection in (("", "best"), (".trained", "best-trained")):
                 score_CxM = kept.score[which + suffix]
@@ -287,11 +288,15 @@ def _blank(array_M: NDArray[np.float32], where_M: NDArray[np.bool_]) -> NDArray[
     return np.where(where_M.reshape(-1, *[1] * (array_M.ndim - 1)), np.float32(np.nan), array_M)
 
 
-def _mean(value_MxS: NDArray[np.floating]) -> NDArray[np.float64]:
-    """The mean over lengths; a length at which the metric does not exist is left out."""
+def _with_worst(value_MxS: NDArray[np.floating], worst: float) -> NDArray[np.floating]:
+    """A model that has values, but not at this length, has the worst one here: the rule of `analysis/scores.py`."""
     known_MxS = ~np.isnan(value_MxS)
-    with np.errstate(invalid="ignore"):
-        return np.where(known_MxS, value_MxS, 0.0).sum(1) / known_MxS.sum(1)
+    return np.where(known_MxS.any(1, keepdims=True) & ~known_MxS, worst, value_MxS)
+
+
+def _mean(value_MxS: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Over lengths; nan where there are none."""
+    return value_MxS.sum(1) / (value_MxS.shape[1] or np.nan)
 
 
 def next_chunk(chunk: int, seconds: float) -> int:

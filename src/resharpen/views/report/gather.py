@@ -128,9 +128,7 @@ class Gathered:
         for k, v, w, x in np.ndindex(shape):
             cell = self.cells[v]
             values = every[k, w, cell["start"] : cell["start"] + cell["count"], x]
-            values = values[np.isfinite(values)]  # the worst entropy is infinite
-            if len(values):
-                half = half_violin(values, metrics[self.metrics[k]].best_quantile)
+            if half := half_violin(values, metrics[self.metrics[k]]):
                 density = half.stats["vals"]
                 width[k, v, w, x] = np.rint(FINEST * density / density.max())
                 ends[k, v, w, x] = half.stats["min"], half.stats["max"], half.median, half.best
