@@ -307,3 +307,16 @@ def test_a_new_run_from_an_old_one_has_the_engine_that_is_asked_for(tmp_path):
 
 def test_a_submitted_seed_of_zero_is_a_seed():
     assert Submit("x.toml", seed=0, slurm=True)._arguments() == ["run", "x.toml", "--seed", "0"]
+
+
+def test_nothing_is_written_over_what_a_run_consists_of(toml, tmp_path, capsys):
+    out = tmp_path / "run"
+    main(["run", str(toml), "--out", str(out), "--workers", "1"])
+    capsys.readouterr()
+    header = out / "run.json"
+    before = header.read_bytes()
+    assert "has to end in .parquet" in fails(capsys, "results", str(out), "--parquet", str(header))
+    assert "has to end in .html" in fails(capsys, "report", str(out), "--out", str(header))
+    assert header.read_bytes() == before
+    assert "there is no reference for 'tiny'" in fails(capsys, "verify", str(out))
+    assert "not a run of 'fig1-laptop'" in fails(capsys, "verify", str(out), "--reference", "fig1-laptop")

@@ -6,11 +6,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from resharpen.analysis.claims import _lacks, claims
+from resharpen.analysis.claims import _lacks, claims, why_no_claims
 from resharpen.analysis.claims.finding import paired_only
 from resharpen.analysis.claims.set_complement import SetComplementClaims
 from resharpen.analysis.scores import scores, tidy_results
 from resharpen.experiments.running.runner import run
+from resharpen.experiments.specs.spec import Setting
+from resharpen.models import Minimal
+from resharpen.optim.hyperparameters import narrowed
+from resharpen.tasks import SetComplement
 
 PLACEMENTS = ("pre", "post", "peri", "peri-init")
 
@@ -102,6 +106,16 @@ def test_scores_of_a_run(tiny, tmp_path):
     assert row["score"] == pytest.approx(lengths["value"].mean())
     assert row["score_new"] == lengths.filter(length=3)["value"][0]
     assert {claim.number for claim in claims(store)} == {1, 2, 3}
+
+
+def test_claims_are_about_the_paper_s_models_and_search(tiny, tmp_path):
+    narrow = replace(tiny, models=2, hyperparameters={"peak_learning_rate": narrowed("peak_learning_rate", 1e-3)})
+    for claim in claims(run(narrow, tmp_path / "narrow", workers=1)):
+        assert claim.lacks[-1] == "the paper's range of peak_learning_rate"
+    wider = replace(tiny, models=2, settings=(Setting(SetComplement(4), 2, Minimal(4, 5, 1, 3)),))
+    store = run(wider, tmp_path / "wider", workers=1)
+    assert claims(store) == []
+    assert why_no_claims(store) == "claims are about the paper's models, and those of sct-v4-s2 are others"
 
 
 def test_tidy_results_hold_every_hyperparameter(tiny, tmp_path):

@@ -335,3 +335,13 @@ def test_holm_against_its_definition():
     assert np.allclose(holm(p), [0.004, 0.04, 0.033, 0.5])
     assert holm([]) == []
     assert holm([0.4, 0.6]) == [0.8, 0.8]
+
+
+def test_equal_draws_differ_from_nothing_by_rounding_alone():
+    """0.1 + 0.2 - 0.3 is 5.6e-17 and not a finding."""
+    terms = [(w, "s", Sample(np.full(64, x), 64)) for w, x in ((1.0, 0.1), (1.0, 0.2), (-1.0, 0.3))]
+    found = sum_interval(terms, 0.1, 0.0)
+    assert found.estimate != 0
+    assert found.p > 0.05
+    assert found.low < 0 < found.high
+    assert sum_interval(terms[:1], 0.1, 0.0).p < 1e-6

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from resharpen.analysis.claims.finding import paired_only
 from resharpen.analysis.scores import scored_lengths, task_of
+from resharpen.analysis.statistics import quantile
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.specs.toml import differences, tasks_data, to_data
@@ -83,10 +86,13 @@ class Paired:
         columns = (
             pl.len(),
             pl.col("diverged_at").is_not_null().sum().alias("diverged"),
-            value.median().alias("median"),
-            value.quantile(self.metric.best_quantile, "linear").alias("best"),
+            value.alias("values"),
         )
-        return self.shown().group_by("variant", "setting", maintain_order=True).agg(*columns).rows()
+        best = self.metric.best_quantile
+        return [
+            (*cell, quantile(np.array(values), 0.5), quantile(np.array(values), best))
+            for *cell, values in self.shown().group_by("variant", "setting", maintain_order=True).agg(*columns).rows()
+        ]
 
 
 def pair(

@@ -58,7 +58,10 @@ def scores(
     """
     import polars as pl
 
-    rows = scored_lengths(run, selection, lengths).filter(pl.col("metric") == (metric or task_of(run).metric))
+    metric, known = metric or task_of(run).metric, task_of(run).metrics
+    if metric not in known:
+        raise unknown("metric", metric, known)
+    rows = scored_lengths(run, selection, lengths).filter(pl.col("metric") == metric)
     new = pl.col("length") > pl.col("train_length")
     return (
         rows.group_by("model", "weights", maintain_order=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from resharpen.commands.options import Directory, File, Name, RunDirectories, RunDirectory, Text
-from resharpen.commands.results import beside, compare, load, look, save, save_figures
+from resharpen.commands.results import beside, check_ending, compare, load, look, save, save_figures
 from resharpen.errors import UserError
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class Results:
 
         run = look(self.run, self.trust_code)
         if self.parquet is not None:
+            check_ending(self.parquet, ".parquet")
             write_parquet(self.parquet, tidy_results(run))
             if not self.csv:
                 console.print(f"wrote {self.parquet}", soft_wrap=True)
@@ -113,13 +114,13 @@ class Claims:
     """Execute code of your own from the run directory where its file is gone or has changed."""
 
     def __call__(self, console: Console) -> None:
-        from resharpen.analysis.claims import claims
+        from resharpen.analysis.claims import claims, why_no_claims
         from resharpen.views.tables import print_claims
 
-        found = claims(look(self.run, self.trust_code))
-        if not found:
-            raise UserError(f"{self.run}: there are no claims to test on this kind of task yet")
-        print_claims(found, console)
+        run = look(self.run, self.trust_code)
+        if reason := why_no_claims(run):
+            raise UserError(f"{self.run}: {reason}")
+        print_claims(claims(run), console)
 
 
 @dataclass(frozen=True)
@@ -203,17 +204,19 @@ class Verify:
     run: RunDirectory
     """The run directory."""
     reference: Directory = None
-    """The directory of the reference. Default: the one of the run's name."""
+    """The directory of the reference, or its name. Default: the one of the run's name."""
     trust_code: bool = False
     """Execute code of your own from the run directory where its file is gone or has changed."""
 
     def __call__(self, console: Console) -> None:
         from resharpen.analysis.verify import verify
-        from resharpen.experiments.keeping.reference import Reference, find_reference
+        from resharpen.experiments.keeping.reference import Reference, find_reference, references
         from resharpen.views.verify import print_verification
 
         run = load(self.run, self.trust_code)
-        reference = Reference(self.reference) if self.reference else find_reference(run.experiment.name)
+        name = str(self.reference or run.experiment.name)
+        by_name = self.reference is None or (not self.reference.exists() and name in references())
+        reference = find_reference(name) if by_name else Reference(Path(name))
         checks = verify(run, reference)
         print_verification(checks, reference, console)
         if any(check.differs for check in checks):
@@ -245,6 +248,8 @@ class Report:
 
         if not self.runs:
             raise UserError("report needs at least one run directory, such as runs/demo")
+        if self.out is not None:
+            check_ending(self.out, ".html")
         runs = [look(run, self.trust_code) for run in self.runs]
         out = self.out or (beside(runs[0]) if len(runs) == 1 else Path()) / "report.html"
         with console.status("gathering ..."):

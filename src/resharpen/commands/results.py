@@ -33,6 +33,12 @@ def look(directory: Path, trust_code: bool) -> Results:
     return open_results(directory, trust_code)
 
 
+def check_ending(path: Path, ending: str) -> None:
+    """Nothing else is written over: least of all a file that a run consists of."""
+    if path.suffix != ending:
+        raise UserError(f"{path}: the name has to end in {ending}")
+
+
 def beside(run: Results) -> Path:
     """Where pictures go: into the run; a reference may be part of an installed package."""
     from resharpen.experiments.keeping.reference import Reference

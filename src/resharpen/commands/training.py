@@ -130,7 +130,7 @@ class RunFigure(Training):
 
     def _run(self, console: Console, directory: Path | None = None) -> Run | None:
         """The finished run; None if this was to say what it would be, or if there is more of it to come."""
-        from resharpen.analysis.claims import has_claims, of_the_paper
+        from resharpen.analysis.claims import of_the_paper, why_no_claims
         from resharpen.experiments.keeping.store import quoted
         from resharpen.experiments.running.estimate import describe
         from resharpen.experiments.running.runner import run, with_engine
@@ -165,7 +165,7 @@ class RunFigure(Training):
         save_figures(store, out, console)
         if not of_the_paper(store) and len(store.experiment.variants) > 1:
             compare(store, out, console)
-        claims = f"resharpen claims {quoted(out)}, " if has_claims(store) else ""
+        claims = "" if why_no_claims(store) else f"resharpen claims {quoted(out)}, "
         look = f"resharpen results {quoted(out)}, resharpen report {quoted(out)} --open"
         console.print(f"Next: {claims}{look}", soft_wrap=True)
         return store

@@ -16,6 +16,7 @@ from resharpen.views.by_length import draw_by_length
 from resharpen.views.by_train_length import draw_by_train_length
 
 if TYPE_CHECKING:
+    import polars as pl
     from matplotlib.figure import Figure
 
 CHECKPOINTS = {
@@ -56,8 +57,10 @@ def draw(run: Results, selection: str = "best", attention: str | None = None) ->
     return figures
 
 
-def _reported(run: Results, lengths) -> set[str]:
-    return set((run.table("lengths") if lengths is None else lengths)["metric"].unique())
+def _reported(run: Results, lengths: pl.DataFrame | None) -> set[str]:
+    """The metrics of which there is anything to show."""
+    rows = run.table("lengths") if lengths is None else lengths
+    return set(rows.filter(rows["count"] > 0)["metric"].unique())
 
 
 def _png(figure: Figure) -> str:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from resharpen.analysis.claims import Claim
 from resharpen.analysis.inspection import Inspection
+from resharpen.analysis.statistics import quantile
 from resharpen.experiments.keeping.store import Run, quoted
 from resharpen.streams import GROUP
 from resharpen.tasks import Task
@@ -86,11 +87,7 @@ def print_scores(scores: pl.DataFrame, task: Task, console: Console) -> None:
     for (setting, variant), rows in scores.group_by("setting", "variant", maintain_order=True):
         by_weights = {weights: rows.filter(weights=weights)["score"] for weights in ("train", "bema")}
         ranked = [score.fill_null(metric.worst) for score in by_weights.values()]
-        cells = [
-            "-" if (value := score.quantile(q, "linear")) is None else f"{value:.4f}"
-            for score in ranked
-            for q in (best, 0.5)
-        ]
+        cells = [f"{quantile(x.to_numpy(), q):.4f}" if len(x) else "-" for x in ranked for q in (best, 0.5)]
         diverged = rows.filter(pl.col("weights") == "train")["diverged_at"].is_not_null().sum()
         table.add_row(str(setting), str(variant), str(len(by_weights["train"])), str(diverged), *cells)
     console.print(table)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from resharpen.analysis.statistics import quantile
 from resharpen.tasks import Metric
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def half_violin(values: NDArray[np.float64], metric: Metric) -> Half | None:
     if not len(known):
         return None
     (stats,) = violin_stats(known, density, POINTS)
-    return Half(known, stats, *np.quantile(ranked, [0.5, metric.best_quantile]))
+    return Half(known, stats, quantile(ranked, 0.5), quantile(ranked, metric.best_quantile))
 
 
 def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str, metric: Metric) -> None:

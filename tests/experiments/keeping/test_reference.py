@@ -109,3 +109,13 @@ def test_values_come_back_in_double_precision(tiny, tmp_path):
     assert reference.table("lengths").schema == run.table("lengths").schema
     kept = pl.read_parquet(reference.directory / "lengths.parquet")
     assert kept.schema["value"] == pl.Float32
+
+
+@pytest.mark.parametrize("header", ["{}", "[]", '{"spec": {}, "drawn": {}, "made": [], "sha256": {}}', "{"])
+def test_a_damaged_header_is_one_line(header, tmp_path, capsys):
+    (tmp_path / "reference.json").write_text(header)
+    with pytest.raises(SystemExit) as ended:
+        main(["results", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "reference.json is damaged" in (error := capsys.readouterr().err)
+    assert error.count("\n") == 1

@@ -14,10 +14,10 @@ from resharpen.cli import main
 from resharpen.errors import UserError
 from resharpen.experiments.running.runner import run
 from resharpen.experiments.specs.shelf import SCALES, take
-from resharpen.experiments.specs.spec import Experiment
+from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.experiments.specs.toml import from_data, read_toml, to_data
 from resharpen.parts import PAPER_PLACEMENTS
-from resharpen.tasks import Dyck
+from resharpen.tasks import Dyck, OwnLanguage
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "my_language.toml"
 
@@ -191,4 +191,15 @@ def test_a_language_of_one_s_own_has_no_claims_to_go_on_with(small, tmp_path, ca
     assert "claims" not in said
     with pytest.raises(SystemExit):
         main(["claims", str(out)])
-    assert "there are no claims to test on this kind of task" in capsys.readouterr().err
+    assert "there are no claims about this kind of task" in capsys.readouterr().err
+
+
+def test_a_token_that_is_always_legal_has_no_auc_to_draw(small, tmp_path):
+    """Nothing to tell apart at any length: then there is no figure of it, and the others are there."""
+    states = {"a": {"x": [0.5, "a"], "end": 0.5}}
+    task = OwnLanguage.from_data({"name": "single", "states": states, "marked": "x", "train_length": 4})
+    model = replace(small.settings[0].model, vocabulary=task.vocabulary)
+    store = run(replace(small, settings=(Setting(task, 4, model),)), tmp_path / "r", workers=1)
+    assert set(store.table("lengths").filter(metric="auc")["count"]) == {0}
+    assert "auc" not in rs.draw(store)
+    assert rs.draw(store)["figure"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import resharpen as rs
-from resharpen.analysis.claims import claims
+from resharpen.analysis.claims.max_retrieval import max_retrieval_claims
 from resharpen.errors import UserError
 from resharpen.experiments.running.rescoring import rescore
 from resharpen.experiments.running.runner import run
@@ -85,7 +85,7 @@ def test_from_spec_to_claim(small, tmp_path, engine):
     kept = store.table("models").join(store.table("curves").filter(weights="train"), on="model")
     kept = kept.filter(kept["step"] == kept["train_best_step"]).join(best, on="model", suffix="_max")
     assert (kept["score"] == kept["score_max"]).all()  # higher is better
-    (claim,) = claims(store)
+    (claim,) = max_retrieval_claims(store)
     assert claim.number == 4
     assert len(claim.findings) == 2 * 2 * 2
     assert set(rs.draw(store)) == {"figure", "entropy", "largest-weight"}
@@ -99,8 +99,13 @@ def test_a_stored_retriever_can_be_called(small, tmp_path):
     assert np.allclose(p.sum(1), 1, atol=1e-6)
     with pytest.raises(UserError, match=r"classes are 0\.\.9"):
         model([[(0.2, 10)]])
-    with pytest.raises(UserError, match="pairs"):
-        model([[0.2, 0.3]])
+    for wrong in ([0.2, 0.3], [(0.2, 3, 1)], [(0.2, "3")]):
+        with pytest.raises(UserError, match="pairs"):
+            model([wrong])
+    with pytest.raises(UserError, match="classes are whole numbers"):
+        model([[(0.2, 2.7)]])
+    with pytest.raises(UserError, match=r"unknown metric 'acc': .allowed: accuracy"):
+        rs.scores(store, metric="acc")
 
 
 def test_other_families_have_no_circuits(small, tmp_path):

@@ -79,6 +79,14 @@ def test_parts_are_the_whole_and_each_has_of_every_setting(tiny, tmp_path):
     assert_same_results(run(spec, tmp_path / "whole", workers=1), Run(tmp_path / "parts"))
 
 
+def test_parts_share_the_draws_that_a_run_has_grown_by(tiny, tmp_path):
+    run(tiny, tmp_path / "r", workers=1)
+    seen = []
+    for i in (1, 2):
+        run(replace(tiny, models=32), tmp_path / "r", workers=1, part=(i, 2), on_plan=seen.append)
+    assert [len(plan.todo) for plan in seen] == [2, 2]
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

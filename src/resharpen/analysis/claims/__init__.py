@@ -10,12 +10,14 @@ from resharpen.analysis.claims.set_complement import set_complement_claims
 from resharpen.analysis.scores import WORST, scores, task_of
 from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.specs import shelf
+from resharpen.experiments.specs.spec import usual_model
 from resharpen.models import RETRIEVER_PLACEMENTS
+from resharpen.optim.hyperparameters import TABLE
 from resharpen.parts import PLACEMENTS
 from resharpen.streams import GROUP
 from resharpen.tasks import Dyck, MaxRetrieval, SetComplement, Tomita
 
-__all__ = ["Claim", "Finding", "claims", "has_claims", "of_the_paper"]
+__all__ = ["Claim", "Finding", "claims", "of_the_paper", "why_no_claims"]
 
 _BY_TASK = {
     SetComplement.kind: set_complement_claims,
@@ -30,28 +32,33 @@ TESTED_BY = {
 """Runs of the shelf that together have all that a claim speaks of."""
 
 
-def has_claims(run: Results) -> bool:
-    """Whether the paper says anything about such a task."""
-    return task_of(run).kind in _BY_TASK
+def why_no_claims(run: Results) -> str:
+    """Why the paper says nothing about such a run; empty if it does."""
+    if task_of(run).kind not in _BY_TASK:
+        return "there are no claims about this kind of task"
+    other = [setting.name for setting in run.experiment.settings if setting.model != usual_model(setting.task)]
+    return f"claims are about the paper's models, and those of {other[0]} are others" if other else ""
 
 
 def of_the_paper(run: Results) -> bool:
     """Whether claims are all that a run is about: the paper's tasks, placements alone, and no baseline named."""
     experiment = run.experiment
     placements = {*PLACEMENTS, *RETRIEVER_PLACEMENTS}
-    return has_claims(run) and experiment.baseline is None and set(experiment.variants) <= placements
+    return not why_no_claims(run) and experiment.baseline is None and set(experiment.variants) <= placements
 
 
 def claims(run: Results) -> list[Claim]:
-    """The claims that a run can speak to: none for a language of the user's own."""
-    test, metric = _BY_TASK.get(task_of(run).kind), task_of(run).metric
-    if not test:
+    """The claims that a run can speak to: none for a task or models that the paper does not have."""
+    if why_no_claims(run):
         return []
+    test, metric = _BY_TASK[task_of(run).kind], task_of(run).metric
     correlation = correlation_within_groups(scores(run), WORST[metric])
     worth = correlation.worth(GROUP)
     have = set(run.table("models").select("setting", "variant").unique().iter_rows())
+    given = run.experiment.hyperparameters
+    narrowed = tuple(f"the paper's range of {name}" for name in given if given[name] != TABLE.get(name))
     return [
-        replace(claim, correlation=correlation, lacks=_lacks(have, claim))
+        replace(claim, correlation=correlation, lacks=(*_lacks(have, claim), *narrowed))
         for claim in test(run, worth) + remedies_claims(run, worth)
     ]
 

@@ -46,11 +46,13 @@ class Reference:
     def header(self) -> dict[str, Any]:
         path = self.directory / REFERENCE
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            header = json.loads(path.read_text(encoding="utf-8"))
+            header["spec"], header["drawn"], header["made"][0]["built"], header["sha256"]  # what everybody asks for
+            return header
         except OSError as error:
             raise UserError(f"{self.directory} is not a reference: {error.strerror}") from error
-        except ValueError as error:
-            raise UserError(f"{path} is damaged: {error}") from error
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise UserError(f"{path} is damaged: {type(error).__name__} {error}") from error
 
     @cached_property
     def experiment(self) -> Experiment:

@@ -82,10 +82,14 @@ class StoredModel:
         import torch
 
         array, vocabulary, pairs = np.asarray(sequence), self.setting.task.vocabulary, self.model.reads == "items"
-        if not array.size or array.ndim != (2 if pairs else 1) or (not pairs and array.dtype.kind not in "iu"):
+        fits = array.shape[1:] == (2,) and array.dtype.kind in "iuf" if pairs else array.dtype.kind in "iu"
+        if not array.size or array.ndim != (2 if pairs else 1) or not fits:
             wanted = "(priority, class) pairs" if pairs else "tokens"
             raise UserError(f"sequences are non-empty lists of {wanted}, not {sequence!r}")
-        tokens = array[:, 1].astype(np.int64) if pairs else array
+        tokens = array[:, 1] if pairs else array
+        if (tokens % 1).any():
+            raise UserError(f"classes are whole numbers, got {tokens.tolist()}")
+        tokens = tokens.astype(np.int64)
         if tokens.min() < 0 or tokens.max() >= vocabulary:
             raise UserError(f"{'classes' if pairs else 'tokens'} are 0..{vocabulary - 1}, got {tokens.tolist()}")
         read = torch.as_tensor(tokens)[None]

@@ -131,10 +131,11 @@ def plan_of(store: Run, part: tuple[int, int] = (1, 1), without: Collection[str]
     """What is left to do: every file of a finished shard is read and compared with its hash. Damaged results are thrown
     away here, one shard at a time.
 
-    A part is every n-th shard in the order of their names, so that all parts have about as much of every setting.
+    A part is every n-th shard in the order of draws and names: all parts have about as much of every setting, and of
+    the draws that a run has grown by.
     """
     i, n = part
-    shards = store.shards() if n == 1 else sorted(store.shards(), key=lambda shard: shard.name)[i - 1 :: n]
+    shards = store.shards() if n == 1 else sorted(store.shards(), key=lambda s: (s.first, s.name))[i - 1 :: n]
     shards = [shard for shard in shards if shard.name not in without]
     # not one by one: a future takes more room than a shard
     stretches = [shards[k : k + 100] for k in range(0, len(shards), 100)]

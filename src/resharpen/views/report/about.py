@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Any
 
+from resharpen.errors import UserError
 from resharpen.experiments.keeping.reference import Reference
 from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.specs.shelf import SCALES, SHELF, take
 from resharpen.experiments.specs.spec import Experiment
-from resharpen.experiments.specs.toml import to_data
+from resharpen.experiments.specs.toml import differences, to_data
 from resharpen.views.progress import duration
 
 _COMMAND = ("models", "steps", "seed")
@@ -77,18 +79,29 @@ def on_the_shelf(experiment: Experiment) -> tuple[str | None, str | None]:
 
 
 def command(run: Results) -> str:
-    """From nothing, where the run is a figure of the shelf; else what continues it."""
-    figure, scale = on_the_shelf(run.experiment)
+    """From nothing, where a figure of the shelf makes this run; else what continues it."""
+    experiment, (figure, scale) = run.experiment, on_the_shelf(run.experiment)
     if figure is None or scale is None:
         return run.command
     usual = take(figure, scale)
-    words = ["resharpen", "run", figure, "--scale", scale]
-    for name in _COMMAND:
-        if getattr(run.experiment, name) != getattr(usual, name):
-            words += [f"--{name}", str(getattr(run.experiment, name))]
-    if list(run.experiment.variants) != list(usual.variants):
-        words += ["--variants", ",".join(run.experiment.variants)]
+    changes = {name: x for name in _COMMAND if (x := getattr(experiment, name)) != getattr(usual, name)}
+    words = [word for name, x in changes.items() for word in (f"--{name}", str(x))]
+    if (variants := list(experiment.variants)) != list(usual.variants):
+        changes["variants"] = variants
+        words += ["--variants", ",".join(variants)]
+    try:
+        if _departures(usual.with_changes(**changes), experiment):
+            return run.command
+    except UserError:  # variants that the command line does not know by these names
+        return run.command
+    words = ["resharpen", "run", figure, "--scale", scale, *words]
     return shlex.join(words if isinstance(run, Reference) else [*words, "--out", str(run.directory)])
+
+
+def _departures(a: Experiment, b: Experiment) -> list[str]:
+    """What differs of what is trained, whatever the engine that trains it."""
+    how = re.compile(r"((variant\..*\.)?engine|device|march|baseline): ")
+    return [line for line in differences(to_data(a), to_data(b)) if not how.match(line)]
 
 
 def cut(experiment: Experiment) -> list[dict[str, str]] | None:
@@ -105,6 +118,13 @@ def cut(experiment: Experiment) -> list[dict[str, str]] | None:
     here, there = (set(to_data(x)["variants"]) for x in (experiment, paper))
     if here != there:
         rows.append({"what": "variants", "here": ", ".join(sorted(here)), "paper": ", ".join(sorted(there))})
+    settings, full = ({setting.name for setting in x.settings} for x in (experiment, paper))
+    if settings != full:
+        rows.append({"what": "settings", "here": ", ".join(sorted(settings)), "paper": ", ".join(sorted(full))})
+    rows += [
+        {"what": name.replace("_", " "), "here": str(narrowed), "paper": "the whole range"}
+        for name, narrowed in to_data(experiment)["hyperparameters"].items()
+    ]
     task, full = (x.settings[0].task.as_data() for x in (experiment, paper))
     rows += [
         {"what": f"{name.replace('_', ' ')} (validation)", "here": f"{task[name]:,}", "paper": f"{full[name]:,}"}

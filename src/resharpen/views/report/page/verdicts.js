@@ -1,6 +1,6 @@
 // What is claimed and what was found, the diverged, where the run comes from; and the front page of several runs.
 
-const KIND = { "holds": "holds", "does not hold": "fails", "helps": "helps", "hurts": "hurts" };
+const KIND = { "holds": "holds", "holds as far as tested": "holds", "does not hold": "fails", "helps": "helps", "hurts": "hurts" };
 const verdict = (text) => el("span", { className: `verdict ${KIND[text] ?? "open"}` }, text);
 const cell = (text, className = "number") => el("td", { className }, text);
 const interval = ({ low, high }) => `${low === null ? "−∞" : number(low)} .. ${high === null ? "∞" : number(high)}`;
