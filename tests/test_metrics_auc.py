@@ -5,7 +5,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.metrics import roc_auc_score
 
-from resharpen.metrics import roc_auc
+from resharpen.metrics import equal_length_auc
+
+
+def roc_auc(scores_MxP, legal_P):
+    """Of prefixes of one length that all weigh the same."""
+    weight = np.full((len(legal_P), 1), 1 / len(legal_P))
+    return equal_length_auc(scores_MxP[..., None], legal_P[:, None], weight, np.ones(1))
 
 
 def by_pairs(scores, legal):

@@ -30,29 +30,6 @@ def mean_by_length(values_MxP: Floats, length_P: NDArray[np.int64]) -> ByLength:
     return lengths, sums / counts, counts
 
 
-def roc_auc(scores_MxP: Floats, legal_P: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The share of pairs (legal, illegal) in which the legal one scores higher, a tie counting half; [M].
-
-    With ranks from 1, ties sharing their mean: (sum of the legal ranks - n (n+1) / 2) / (n * number of illegal ones).
-    nan where there is one class only, or a score is not a number.
-
-    >>> roc_auc(np.array([[3.0, 1.0, 1.0, 0.0]]), np.array([True, True, False, False])).tolist()
-    [0.875]
-    """
-    n_legal, n_illegal = int(legal_P.sum()), int((~legal_P).sum())
-    if n_legal == 0 or n_illegal == 0:
-        return np.full(len(scores_MxP), np.nan)
-    sorted_MxP = np.sort(scores_MxP, axis=1)
-    auc_M = np.empty(len(scores_MxP))
-    for m, (scores_P, sorted_P) in enumerate(zip(scores_MxP, sorted_MxP, strict=True)):
-        legal = scores_P[legal_P]
-        # twice the mean rank of a tie is the number below it plus the number not above it, plus one
-        twice_ranks = np.searchsorted(sorted_P, legal, "left") + np.searchsorted(sorted_P, legal, "right") + 1
-        auc_M[m] = (twice_ranks.sum() / 2 - n_legal * (n_legal + 1) / 2) / (n_legal * n_illegal)
-    auc_M[np.isnan(scores_MxP).any(axis=1)] = np.nan
-    return auc_M
-
-
 def equal_length_auc(
     scores_MxNxL: Floats, legal_NxL: NDArray[np.bool_], weight_NxL: Floats, alive_L: Floats
 ) -> NDArray[np.float64]:
