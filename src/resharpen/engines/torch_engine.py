@@ -24,7 +24,7 @@ from torch import Tensor
 from resharpen import own
 from resharpen.engines.base import Arrays, Batches, Ensemble, Measures, Problem, initial_state
 from resharpen.engines.pieces import POSITIONS_AT_ONCE, pieces
-from resharpen.engines.sets import MOST_BITS, merged
+from resharpen.engines.sets import MOST_BITS, are_enough, merged
 from resharpen.errors import UserError
 from resharpen.models.layers import Values
 from resharpen.models.loss import counted_nll, total_nll
@@ -57,8 +57,9 @@ class TorchEngine:
         self._shapes = {name: tuple(map(int, p.shape)) for name, p in self._parameters.items()}
         decays = [np.full(math.prod(self._shapes[name]), p.decays) for name, p in self._parameters.items()]
         self._decay_MxW = self._hyper["weight_decay"][:, None] * self._tensor(np.concatenate(decays).astype(float))
-        small = problem.task.vocabulary <= MOST_BITS
-        self._reads_sets = small and problem.task.sets and not problem.model.sees_order(problem.parts)
+        v = problem.task.vocabulary
+        states = problem.task.sets and v <= MOST_BITS
+        self._reads_sets = states and are_enough(problem.model, problem.parts, self._hyper, v)
         short = self._reads_sets or problem.train_length <= COMPILED_TO
         self._compiles = problem.model.compiles and short and problem.steps >= COMPILED_FROM
         varies = 0 if self._reads_sets else min(EXAMPLE, problem.train_length)

@@ -52,7 +52,8 @@ class Model:
         """Misfit, with the reason, for a part that has no meaning here."""
 
     def sees_order(self, parts: Parts) -> bool:
-        """Whether logits after distinct tokens depend on more than which they are and which is the last."""
+        """Whether logits after distinct tokens depend on more than which they are and which is the last, as far as is
+        declared: where not, `logits_of_sets` is still tried against `logits` before anything goes by it."""
         return True
 
     def parameters(self, parts: Parts) -> dict[str, Parameter]:
