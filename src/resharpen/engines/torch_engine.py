@@ -187,16 +187,15 @@ class TorchEngine:
         if optimiser.elementwise:
             p = Values({name: x_M[:, None] for name, x_M in numbers.items()})
             p.t, p.decay = self._step + 1, self._decay_MxW
-            theta, kept = optimiser.update(state["theta"], g_MxW, {part: state[part] for part in optimiser.state}, p)
-            return {"theta": theta, **kept}
+            return optimiser.updated(state["theta"], g_MxW, {part: state[part] for part in optimiser.state}, p)
         named = {part: self._named(state[part]) for part in ("theta", *optimiser.state)}
         new: dict[str, list[Tensor]] = {part: [] for part in named}
         for name, g in self._named(g_MxW).items():
             p = Values({key: x_M.view(-1, *(1,) * (g.ndim - 1)) for key, x_M in numbers.items()})
             p.t, p.decay = self._step + 1, p.weight_decay if self._parameters[name].decays else 0.0
             p.inner = self._parameters[name].inner
-            theta, kept = optimiser.update(named["theta"][name], g, {s: named[s][name] for s in optimiser.state}, p)
-            for part, x in {"theta": theta, **kept}.items():
+            kept = {s: named[s][name] for s in optimiser.state}
+            for part, x in optimiser.updated(named["theta"][name], g, kept, p).items():
                 new[part].append(x.reshape(len(x), -1))
         return {part: torch.cat(tensors, dim=1) for part, tensors in new.items()}
 
