@@ -23,7 +23,7 @@ SLOWER = {"minimal": "10 to 50", "retriever": "4 to 10", "transformer": "2 to 5"
 
 def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
     if name == "native":
-        return _native(problem)(problem, ensemble, problem.march)
+        return _native(problem)(problem, ensemble)
     import torch
 
     from resharpen.engines.torch_engine import TorchEngine
