@@ -39,7 +39,7 @@ def assert_close(states, names, when=""):
         assert log_ratio <= np.log(4), f"model {m}{when}"
 
 
-def assert_parity(kind, problem, ensemble, steps=(1, 10, 100), start=None, batches=None, validation=None, **options):
+def assert_parity(kind, problem, ensemble, steps=(1, 10, 100), start=None, batches=None, validation=None):
     """Weights, moments, averages, the training loss and the scores of a validation set, after so many steps.
 
     On the problem's own minibatches, or on the given ones over and over.
@@ -47,7 +47,7 @@ def assert_parity(kind, problem, ensemble, steps=(1, 10, 100), start=None, batch
     engines = (
         TorchEngine(problem, ensemble, "float64"),
         TorchEngine(problem, ensemble),
-        kind(problem, ensemble, **options),
+        kind(problem, ensemble),
     )
     done = 0
     if start is not None:

@@ -183,7 +183,7 @@ def test_an_exception_in_own_code_is_told_as_the_user_s(tiny, tmp_path, workers)
     assert text.startswith("variant 'pre+broken' failed in your own code:")
     assert f'File "{path}", line 6, in broken' in text
     assert f'File "{path}", line 9, in sharpened' in text
-    assert text.endswith("AttributeError: 'types.SimpleNamespace' object has no attribute 'no_such_thing'")
+    assert text.endswith("AttributeError: 'Values' object has no attribute 'no_such_thing'")
     assert text.count("File ") == 2
     assert "resharpen/models" not in text
     assert "torch_engine" not in text

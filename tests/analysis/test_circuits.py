@@ -63,7 +63,7 @@ def test_trace_is_the_forward_pass_of_the_package(name: str) -> None:
     parts = (ALL | LOG_N)[name]
     weights = random_weights(parts)
     last, present, _ = every_state(task)
-    found = circuits.trace(circuits.circuit(weights, parts, epsilon_M), last, present)
+    found = circuits.trace(circuits.circuit(weights, parts, {"rms_epsilon": epsilon_M}), last, present)
     np.testing.assert_allclose(found.logits_MxPxV, reference_logits(weights, parts, epsilon_M, task), atol=1e-11)
 
 
@@ -72,7 +72,7 @@ def test_logits_are_made_of_B_and_D(name: str) -> None:
     """logits = r_B B[t] + r_D sum_i a_i D[i], for every placement."""
     task = SetComplement(5)
     parts = (ALL | LOG_N)[name]
-    circuit = circuits.circuit(random_weights(parts), parts, np.full(3, 0.01))
+    circuit = circuits.circuit(random_weights(parts), parts, {"rms_epsilon": np.full(3, 0.01)})
     last, present, _ = every_state(task)
     found = circuits.trace(circuit, last, present)
     B, D = circuit.matrices()
@@ -85,7 +85,7 @@ def test_logits_are_made_of_B_and_D(name: str) -> None:
 @pytest.mark.parametrize("name", ["pre", "peri", "post"])
 def test_table_agrees_with_precision_of_the_model(name: str) -> None:
     task, weights = SetComplement(5), random_weights(ALL[name])
-    table = circuits.circuit_table(weights, ALL[name], np.full(3, 0.01), task)
+    table = circuits.circuit_table(weights, ALL[name], {"rms_epsilon": np.full(3, 0.01)}, task)
     gap, _ = model_precision(Minimal(5, d=4, d_k=2, d_v=3), weights, ALL[name], np.full(3, 0.01), task)
     np.testing.assert_allclose(table["gap_min"], gap, atol=1e-11)
     assert (table["gap_mean"] >= table["gap_min"]).all()
@@ -95,7 +95,7 @@ def test_table_agrees_with_precision_of_the_model(name: str) -> None:
 
 def test_the_hard_coded_model_is_in_form_with_constant_attention() -> None:
     v, s = 6, np.arange(1, 6)
-    table = circuits.circuit_table(hard_coded_weights(v), ALL["none"], np.zeros(1), SetComplement(v))
+    table = circuits.circuit_table(hard_coded_weights(v), ALL["none"], {"rms_epsilon": np.zeros(1)}, SetComplement(v))
     np.testing.assert_allclose(table["delta"], v)
     np.testing.assert_allclose(table["eps"], 1)
     assert table["residual"][0] < 1e-12
@@ -115,8 +115,10 @@ def test_the_hard_coded_model_is_in_form_with_constant_attention() -> None:
 def test_the_simplex_model_shows_dispersion_and_its_cure(kappa: float) -> None:
     v, s, model = 7, np.arange(1, 7), Minimal.usual(7)
     weights = simplex_weights(v, kappa, residual=0.5)
-    none = circuits.circuit_table(weights, ALL["none"], np.zeros(1), SetComplement(v))
-    out = circuits.circuit_table(with_gains(weights, model, ALL["out"]), ALL["out"], np.zeros(1), SetComplement(v))
+    none = circuits.circuit_table(weights, ALL["none"], {"rms_epsilon": np.zeros(1)}, SetComplement(v))
+    out = circuits.circuit_table(
+        with_gains(weights, model, ALL["out"]), ALL["out"], {"rms_epsilon": np.zeros(1)}, SetComplement(v)
+    )
     amplitude = np.sqrt((v - s) / (s * (v - 1))) / np.sqrt(v - 1)
     np.testing.assert_allclose(none["amplitude_before"][0], amplitude)
     np.testing.assert_allclose(none["amplitude_read"][0], amplitude)
@@ -134,12 +136,12 @@ def test_scaled_residual_weighs_the_matrices_as_the_logits_do() -> None:
     weights = with_gains(simplex_weights(v), Minimal.usual(v), ALL["out"])
     weights["W_V"] = 1e-4 * weights["W_V"]
     weights["E"] = weights["E"] + 1e-2 * rng.normal(size=weights["E"].shape)
-    table = circuits.circuit_table(weights, ALL["out"], np.zeros(1), SetComplement(v))
+    table = circuits.circuit_table(weights, ALL["out"], {"rms_epsilon": np.zeros(1)}, SetComplement(v))
     r_B, r_D = 1, table["scale_D"].mean()
     expected = fit_normal_form(r_B * table["B"], r_D * table["D"]).residual
     np.testing.assert_allclose(table["scaled_residual"], expected)
     weights["U"] = weights["U"] + 0.5 * rng.normal(size=weights["U"].shape)
-    wrong = circuits.circuit_table(weights, ALL["out"], np.zeros(1), SetComplement(v))
+    wrong = circuits.circuit_table(weights, ALL["out"], {"rms_epsilon": np.zeros(1)}, SetComplement(v))
     assert wrong["scaled_residual"][0] > 0.1 > table["scaled_residual"][0]
 
 
@@ -155,7 +157,7 @@ def test_merged_tokens_are_counted() -> None:
             weights["E"][:, token], weights["U"][..., token] = plain["E"][:, 0], plain["U"][..., 0]
         each.append(weights)
     weights = {name: np.concatenate([w[name] for w in each]) for name in plain}
-    table = circuits.circuit_table(weights, parts, np.full(5, 1e-9), SetComplement(v))
+    table = circuits.circuit_table(weights, parts, {"rms_epsilon": np.full(5, 1e-9)}, SetComplement(v))
     assert table["merged"].tolist() == [0, 1, 3, 6, 21]
     gauge = np.random.default_rng(0).normal(size=(5, v, 1))
     np.testing.assert_array_equal(merged_pairs(table["D"] + gauge), table["merged"])
@@ -179,7 +181,7 @@ def test_attention_that_is_not_constant() -> None:
     weights = hard_coded_weights(v)
     weights["W_Q"], weights["W_K"] = 2 * rng.normal(size=(2, 1, v - 1, 1))
     e = (weights["E"] @ weights["W_Q"] @ (weights["E"] @ weights["W_K"]).swapaxes(1, 2))[0]
-    table = circuits.circuit_table(weights, ALL["none"], np.zeros(1), SetComplement(v))
+    table = circuits.circuit_table(weights, ALL["none"], {"rms_epsilon": np.zeros(1)}, SetComplement(v))
     rows = np.exp(e) / np.exp(e).sum(1, keepdims=True)
     np.testing.assert_allclose(table["A"][0], np.exp(e))
     np.testing.assert_allclose(table["A_normalised"][0], rows)
@@ -190,26 +192,28 @@ def test_attention_that_is_not_constant() -> None:
 
 def test_one_model_without_model_axis() -> None:
     weights = random_weights(ALL["peri"])
-    many = circuits.circuit_table(weights, ALL["peri"], np.full(3, 1e-3), SetComplement(5))
-    one = circuits.circuit_table({k: w[1] for k, w in weights.items()}, ALL["peri"], np.array(1e-3), SetComplement(5))
+    many = circuits.circuit_table(weights, ALL["peri"], {"rms_epsilon": np.full(3, 1e-3)}, SetComplement(5))
+    one = circuits.circuit_table(
+        {k: w[1] for k, w in weights.items()}, ALL["peri"], {"rms_epsilon": np.array(1e-3)}, SetComplement(5)
+    )
     for name in set(one) - {"lengths", "states"}:
         np.testing.assert_allclose(one[name][0], many[name][1], rtol=1e-10, atol=1e-12)
 
 
 def test_models_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = random_weights(ALL["peri"])
-    whole = circuits.circuit_table(weights, ALL["peri"], np.full(3, 1e-3), SetComplement(5))
+    whole = circuits.circuit_table(weights, ALL["peri"], {"rms_epsilon": np.full(3, 1e-3)}, SetComplement(5))
     monkeypatch.setattr(circuits, "MODELS_AT_ONCE", 2)
-    pieces = circuits.circuit_table(weights, ALL["peri"], np.full(3, 1e-3), SetComplement(5))
+    pieces = circuits.circuit_table(weights, ALL["peri"], {"rms_epsilon": np.full(3, 1e-3)}, SetComplement(5))
     for name, array in whole.items():
         np.testing.assert_allclose(pieces[name], array, rtol=1e-12)
 
 
 def test_a_diverged_model_leaves_its_neighbours_alone() -> None:
     weights = random_weights(ALL["pre"])
-    sound = circuits.circuit_table(weights, ALL["pre"], np.full(3, 1e-3), SetComplement(5))
+    sound = circuits.circuit_table(weights, ALL["pre"], {"rms_epsilon": np.full(3, 1e-3)}, SetComplement(5))
     weights["W_V"][1] = np.inf
-    table = circuits.circuit_table(weights, ALL["pre"], np.full(3, 1e-3), SetComplement(5))
+    table = circuits.circuit_table(weights, ALL["pre"], {"rms_epsilon": np.full(3, 1e-3)}, SetComplement(5))
     assert np.isnan(table["residual"][1])
     assert not table["in_form"][1]
     for name in ("gap_mean", "tvd", "entropy", "residual"):
@@ -217,9 +221,9 @@ def test_a_diverged_model_leaves_its_neighbours_alone() -> None:
 
 
 def test_circuits_are_those_of_rms_norm_without_positions() -> None:
-    other = Norm("other", lambda x, p: x)
     assert circuits.is_inspectable(LOG_N["peri+log-n"])
-    assert not circuits.is_inspectable(Parts(PLACEMENTS["peri"], norm=other))
+    for name in ("other", "rms"):  # a part is itself, whatever it is called
+        assert not circuits.is_inspectable(Parts(PLACEMENTS["peri"], norm=Norm(name, lambda x, p: x)))
     assert not circuits.is_inspectable(Parts(PLACEMENTS["peri"], positions=POSITION_ENCODINGS["rope"]))
     for part in ("gated", "stick-breaking"):
         assert not circuits.is_inspectable(Parts(PLACEMENTS["peri"], attention=ATTENTIONS[part]))
@@ -228,7 +232,7 @@ def test_circuits_are_those_of_rms_norm_without_positions() -> None:
 
 def test_large_v_is_sampled() -> None:
     v = 12
-    table = circuits.circuit_table(hard_coded_weights(v), ALL["none"], np.zeros(1), SetComplement(v))
+    table = circuits.circuit_table(hard_coded_weights(v), ALL["none"], {"rms_epsilon": np.zeros(1)}, SetComplement(v))
     assert table["states"].tolist() == [circuits.SAMPLED_SEQUENCES] * (v - 1)
     np.testing.assert_allclose(table["gap_min"][0, 1:], v / np.arange(2, v))
 
@@ -241,7 +245,7 @@ def tables() -> dict[str, circuits.Table]:
     for seed, name in enumerate(names):
         weights = random_weights(ALL[name], models=6, seed=seed)
         weights["E"][2] = np.nan
-        found[name] = circuits.circuit_table(weights, ALL[name], np.full(6, 1e-6), task)
+        found[name] = circuits.circuit_table(weights, ALL[name], {"rms_epsilon": np.full(6, 1e-6)}, task)
     return found
 
 
@@ -287,7 +291,7 @@ def solving_table(kappa: float, placement: str, models: int = 4) -> circuits.Tab
     each = [with_gains(simplex_weights(v, kappa * (1 + m)), Minimal.usual(v), parts) for m in range(models)]
     each += [{name: scale * w for name, w in each[0].items()} for scale in (0.1, np.nan)]
     weights = {name: np.concatenate([w[name] for w in each]) for name in each[0]}
-    return circuits.circuit_table(weights, parts, np.full(models + 2, 1e-12), SetComplement(v))
+    return circuits.circuit_table(weights, parts, {"rms_epsilon": np.full(models + 2, 1e-12)}, SetComplement(v))
 
 
 def test_picture_of_the_cure_shows_models_that_solved_their_task() -> None:

@@ -8,11 +8,12 @@ from typing import ClassVar
 import pytest
 from helpers import make_ensemble, make_problem, minimal_problem, retriever_problem, transformer_problem
 
-from resharpen.engines.choose import make_engine, why_not_native
+from resharpen.engines.choose import check_march, make_engine, why_not_native
 from resharpen.engines.native.minimal import NativeMinimal
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.native.transformer import NativeTransformer
 from resharpen.engines.torch_engine import TorchEngine
+from resharpen.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -45,3 +46,13 @@ def test_reasons_not_to_run_natively(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setenv("RESHARPEN_CACHE", str(tmp_path / "cache"))
     assert "no C++ compiler" in why_not_native(minimal_problem("peri", v=5, s=2))
+
+
+def test_an_instruction_set_is_one_that_the_compiler_knows(monkeypatch, tmp_path):
+    monkeypatch.setenv("RESHARPEN_CACHE", str(tmp_path / "cache"))
+    check_march("native")
+    with pytest.raises(UserError, match="march = banana: not an instruction set here") as error:
+        check_march("banana")
+    assert "\n" not in str(error.value)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    check_march("banana")  # nobody knows

@@ -4,12 +4,10 @@ import torch
 from helpers import EVERYTHING, hyper, make_problem, random_theta, tensors
 
 import reference
-import resharpen as rs
 from resharpen.models import Minimal
 from resharpen.models.initial import STD, initial_weights, truncated_normal
 from resharpen.models.module import SingleModel
-from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITION_ENCODINGS, POSITIONS, WHENCE, Parts, Placement
-from resharpen.parts.part import masked_softmax
+from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITIONS, WHENCE, Parts, Placement
 from resharpen.streams import key
 
 
@@ -40,57 +38,6 @@ def test_logits_of_sets_are_those_of_sequences(placement, attention):
     got = problem.model.logits_of_sets(theta, *states, problem.parts, epsilon)
     assert got.dtype == torch.float64
     assert torch.allclose(got, expected.flatten(1, 2), rtol=1e-12, atol=1e-12)
-
-
-@rs.attention()
-def recent(e, mask, p):
-    """Looks at the number of a key."""
-    return masked_softmax(e - 0.1 * torch.arange(e.shape[-1], dtype=e.dtype), mask)
-
-
-@rs.attention()
-def unmasked(e, mask, p):
-    """Lets keys in that are not seen."""
-    return e.softmax(-1)
-
-
-@rs.attention()
-def leftover(e, mask, p):
-    """Right where keys are seen, and something is left for the others."""
-    return masked_softmax(e, mask) + 0.1 * ~mask
-
-
-@rs.attention()
-def leaks(e, mask, p):
-    """The weights of the keys that are seen depend on those that are not."""
-    return masked_softmax(e / e.std(-1, keepdim=True), mask)
-
-
-@rs.attention()
-def counts_all(e, mask, p):
-    """Takes the keys that there are for those that are seen."""
-    return masked_softmax(np.log(e.shape[-1]) * e, mask)
-
-
-@rs.attention(s=rs.learned("heads", start=1.0), hyperparameters={"width": rs.Row(0.1, 1.0)})
-def scaled(e, mask, p):
-    """Learned and drawn numbers and the query do not make an order."""
-    return masked_softmax(p.s * p.width * p.ema_power * p.n.log() * e + p.x.mean(-1)[:, :, None, :, None], mask)
-
-
-@pytest.mark.parametrize(
-    ("attention", "sees"),
-    [
-        *((attention, attention.name == "stick-breaking") for attention in ATTENTIONS.values()),
-        (scaled, False),
-        *((own, True) for own in (recent, unmasked, leftover, leaks, counts_all)),
-    ],
-    ids=lambda x: getattr(x, "name", None),
-)
-def test_an_attention_that_sees_more_than_a_set_is_found_out(attention, sees):
-    model = Minimal(5, 4, 2, 4)
-    assert model.sees_order(Parts(PLACEMENTS["peri"], attention=attention)) == sees
-    assert model.sees_order(Parts(PLACEMENTS["peri"], attention=attention, positions=POSITION_ENCODINGS["rope"]))
 
 
 def test_the_table_of_placements():

@@ -4,11 +4,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from helpers import of_parts, retriever_problem
+from helpers import make_ensemble, make_problem, of_parts, retriever_problem
 
 import resharpen as rs
+from resharpen import own
+from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import Minimal, Transformer
-from resharpen.optim import OPTIMISERS
+from resharpen.optim import OPTIMISERS, find_optimiser
 from resharpen.optim.adamw import one_minus_power
 from resharpen.optim.bema import bema_weights
 from resharpen.optim.clipping import clip_factor, gradient_norm
@@ -133,6 +135,63 @@ RANGES = {
     "ema_power": (0, 1),
     "ema_lag": (1, 1e10),
 }
+
+
+def still(theta, g, state, p):
+    return theta, dict(state)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        *(((name,), f"cannot have the name '{name}'") for name in ("theta", "theta_0", "ema", "step", "loss")),
+        (("m", "diverged_at"), "cannot have the name 'diverged_at'"),
+        (("m", "m"), "cannot have the name 'm': every name once"),
+        ("momentum", "a tuple of names"),
+        (("m.E",), "a tuple of names"),
+        ((1,), "a tuple of names"),
+    ],
+)
+def test_a_state_that_would_be_taken_for_another(state, message):
+    optimiser = rs.optimiser(state=state)(still)
+    with pytest.raises(rs.UserError, match=message) as error:
+        optimiser.check()
+    assert "\n" not in str(error.value)
+    problem = make_problem(optimiser=optimiser)
+    with pytest.raises(rs.UserError, match=message):
+        TorchEngine(problem, make_ensemble(problem))
+
+
+def test_it_is_refused_before_anything_is_written(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text('import resharpen as rs\n\n@rs.optimiser(state=("ema",))\ndef mine(theta, g, state, p): ...\n')
+    with pytest.raises(rs.UserError, match="cannot have the name 'ema'"):
+        find_optimiser(own.refer(f"{path}:mine"))
+
+
+@pytest.mark.parametrize("elementwise", [True, False])
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (lambda theta, m: (theta, {"momentum": m}), "declares the state m and returns momentum"),
+        (lambda theta, m: (theta, {"m": m, "v": m}), "declares the state m and returns m, v"),
+        (lambda theta, m: (theta, {}), "declares the state m and returns nothing"),
+        (lambda theta, m: theta, "returns the new theta and a dict of the new state"),
+        (lambda theta, m: (theta, {"m": m[:, :1]}), "returns m in another shape"),
+        (lambda theta, m: (theta[:1], {"m": m}), "returns theta in another shape"),
+    ],
+)
+def test_an_update_returns_what_was_declared(elementwise, returned, message):
+    """Or a momentum under another name would never change."""
+
+    @rs.optimiser(state=("m",), elementwise=elementwise)
+    def typo(theta, g, state, p):
+        return returned(theta - p.lr * g, state["m"] + g)
+
+    problem = make_problem(optimiser=typo)
+    with pytest.raises(rs.UserError, match=message) as error:
+        TorchEngine(problem, make_ensemble(problem)).advance(1)
+    assert "\n" not in str(error.value)
 
 
 def test_draws_fill_the_ranges_of_the_table():

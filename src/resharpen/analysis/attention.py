@@ -46,7 +46,7 @@ def read_prefix(setting: Setting, text: str | None) -> list[int]:
         return examples.inputs[-1].tolist()
     tokens = []
     for word in (word.strip() for word in text.split(",")):
-        if word.isdigit() and word not in names and int(word) < len(names):
+        if word.isdecimal() and word not in names and int(word) < len(names):
             word = names[int(word)]
         if word not in names:
             raise unknown("token", word, names)

@@ -27,6 +27,7 @@ from resharpen.analysis.theory.precision import state_gaps
 from resharpen.metrics import total_variation
 from resharpen.models import Minimal
 from resharpen.parts import Parts
+from resharpen.parts.norms.rms import rms
 from resharpen.parts.placement import POSITIONS
 from resharpen.tasks import SetComplement, ValidationSet
 from resharpen.tasks.set_complement import ENUMERATED_UP_TO
@@ -53,7 +54,8 @@ class Circuit:
     theta: Mapping[str, Tensor]
     """Weights in double, with a model axis."""
     parts: Parts
-    epsilon_M: Array
+    hyper: Mapping[str, Array]
+    """Hyperparameters by name, [M] each."""
     x_MxVxD: Array
     """The residual stream before attention, E'."""
     y_MxVxD: Array
@@ -77,8 +79,9 @@ class Circuit:
     def models(self, chosen: slice) -> Circuit:
         """Some of the models."""
         theta = {name: w[chosen] for name, w in self.theta.items()}
-        arrays = (self.epsilon_M, self.x_MxVxD, self.y_MxVxD, self.attention_MxVxV)
-        return Circuit(theta, self.parts, *(array[chosen] for array in arrays))
+        hyper = {name: x[chosen] for name, x in self.hyper.items()}
+        arrays = (self.x_MxVxD, self.y_MxVxD, self.attention_MxVxV)
+        return Circuit(theta, self.parts, hyper, *(array[chosen] for array in arrays))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,29 +102,30 @@ class Trace:
 
 
 def is_inspectable(parts: Parts) -> bool:
-    """B and D are those of RMSNorms around attention, and of attention that sees a set and ends in W_O."""
+    """B and D are those of RMSNorms around attention, and of attention that sees a set and ends in W_O, as declared."""
     plain = not (parts.attention.orders or parts.attention.output or parts.placement.heads_out)
-    return parts.norm.name == "rms" and parts.positions.on == "nothing" and plain
+    return parts.norm is rms and parts.positions.on == "nothing" and plain
 
 
-def circuit(weights: Weights, parts: Parts, epsilon_M: NDArray) -> Circuit:
-    """The per-token tables of minimal transformers; weights have a model axis, or none for a single model."""
+def circuit(weights: Weights, parts: Parts, hyper: Mapping[str, NDArray]) -> Circuit:
+    """The per-token tables of minimal transformers; weights have a model axis, or none for a single model. `hyper` are
+    the hyperparameters that the parts go by, with a model axis or one number for all."""
     import torch
 
     assert is_inspectable(parts)
     single = weights["E"].ndim == 2
     theta = {name: torch.tensor(w[None] if single else w, dtype=torch.float64) for name, w in weights.items()}
     models, v, _ = theta["E"].shape
-    epsilon_M = np.broadcast_to(np.asarray(epsilon_M, dtype=np.float64), models).copy()
-    _, record = _forward(theta, parts, epsilon_M, np.arange(v), np.ones((v, v), bool))
+    hyper = {name: np.broadcast_to(np.asarray(x, dtype=np.float64), models).copy() for name, x in hyper.items()}
+    _, record = _forward(theta, parts, hyper, np.arange(v), np.ones((v, v), bool))
     x = record["embedding_out"][1] if "embedding_out" in record else theta["E"]
     h = record["block_in"][1] if "block_in" in record else x
     y = h @ theta["W_V"] @ theta["W_O"]
-    return Circuit(theta, parts, epsilon_M, x.numpy(), y.numpy(), record["logits"][:, :, 0, 0].numpy())
+    return Circuit(theta, parts, hyper, x.numpy(), y.numpy(), record["logits"][:, :, 0, 0].numpy())
 
 
 def _forward(
-    theta: Mapping[str, Tensor], parts: Parts, epsilon_M: Array, last_P: NDArray, present_PxV: NDArray
+    theta: Mapping[str, Tensor], parts: Parts, hyper: Mapping[str, Array], last_P: NDArray, present_PxV: NDArray
 ) -> tuple[Tensor, dict[str, Any]]:
     """The model's own logits of states, and what it recorded on the way."""
     import torch
@@ -129,10 +133,10 @@ def _forward(
     _, v, d = theta["E"].shape
     model = Minimal(v, d, theta["W_Q"].shape[-1], theta["W_V"].shape[-1])
     record: dict[str, Any] = {}
-    hyper = {"rms_epsilon": torch.from_numpy(epsilon_M)}
     with torch.no_grad():
         states = torch.from_numpy(last_P), torch.from_numpy(present_PxV)
-        return model.logits_of_sets(theta, *states, parts, hyper, record), record
+        numbers = {name: torch.from_numpy(x) for name, x in hyper.items()}
+        return model.logits_of_sets(theta, *states, parts, numbers, record), record
 
 
 def _scale(x_MxPxD: Array, epsilon_M: Array) -> Array:
@@ -142,13 +146,13 @@ def _scale(x_MxPxD: Array, epsilon_M: Array) -> Array:
 
 def trace(circuit: Circuit, last_P: NDArray[np.int64], present_PxV: NDArray[np.bool_]) -> Trace:
     """Forward pass over states given as last token and set."""
-    logits, record = _forward(circuit.theta, circuit.parts, circuit.epsilon_M, last_P, present_PxV)
+    logits, record = _forward(circuit.theta, circuit.parts, circuit.hyper, last_P, present_PxV)
     before = record["update"].numpy()
     after, scale_B, scale_D = before, np.ones((*before.shape[:2], 1)), np.ones((*before.shape[:2], 1))
     read = before
     for position in POSITIONS[POSITIONS.index("block_out") :]:  # the norms that attention's output goes through
         if position in record:
-            scale = _scale(record[position][0].numpy(), circuit.epsilon_M)
+            scale = _scale(record[position][0].numpy(), circuit.hyper["rms_epsilon"])
             read, scale_D = read * scale * circuit.gain(position), scale_D * scale
             if position == "block_out":
                 after = record[position][1].numpy()
@@ -161,7 +165,7 @@ def trace(circuit: Circuit, last_P: NDArray[np.int64], present_PxV: NDArray[np.b
 def circuit_table(
     weights: Weights,
     parts: Parts,
-    epsilon_M: NDArray,
+    hyper: Mapping[str, NDArray],
     task: SetComplement,
     validation: ValidationSet | None = None,
 ) -> Table:
@@ -194,9 +198,8 @@ def circuit_table(
     scale_D at length 1. Every state is visited where the task enumerates them (v <= 9), else part of its report set.
     """
     validation = validation or _default_states(task)
-    epsilon_M = np.atleast_1d(epsilon_M)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a diverged model is NaN, its neighbours not
-        whole = circuit(weights, parts, epsilon_M)
+        whole = circuit(weights, parts, hyper)
         table = _static_part(whole)
         n_models = len(whole.x_MxVxD)
         pieces = [

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from resharpen import streams
 from resharpen.analysis.circuits import Table, circuit_table, is_inspectable
 from resharpen.analysis.scores import scores, task_of
 from resharpen.engines.base import Weights, part
+from resharpen.engines.sets import are_enough
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.stored import find_shard
@@ -22,6 +24,8 @@ from resharpen.tasks import SetComplement
 
 if TYPE_CHECKING:
     import polars as pl
+
+CIRCUITS = "circuits are those of minimal transformers with RMSNorm, no positions and attention that sees a set"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +40,7 @@ class Inspection:
         """Where a model is: its variant's table and its row there."""
         variant = model_id.split("/")[1]
         if variant not in self.tables:
-            raise UserError(f"{model_id}: circuits are those of minimal transformers with RMSNorm and no positions")
+            raise UserError(f"{model_id}: {CIRCUITS}")
         return self.tables[variant], self.models[variant]["model"].to_list().index(model_id)
 
     def summary(self) -> pl.DataFrame:
@@ -82,10 +86,8 @@ class Opened:
     parts: Parts
     models: pl.DataFrame
     """Their rows of `models`, in the same order."""
-
-    @property
-    def epsilon_M(self) -> np.ndarray:
-        return self.models["rms_epsilon"].to_numpy()
+    hyper: dict[str, np.ndarray]
+    """Every hyperparameter, [M]."""
 
 
 def opened(run: Run, settings: Iterable[Setting], weights: Weights = "train") -> Iterator[Opened]:
@@ -97,12 +99,25 @@ def opened(run: Run, settings: Iterable[Setting], weights: Weights = "train") ->
         model = setting.model_of(variant)
         shards = [s for s in done if s.setting == setting and s.variant == name]
         parts = variant.parts(model)
-        if not shards or not isinstance(model, Minimal) or not is_inspectable(parts):
+        # a class of the user's may be derived from Minimal and compute something else
+        if not shards or type(model) is not Minimal or not is_inspectable(parts):
+            continue
+        ids = pl.DataFrame({"model": [model for shard in shards for model in shard.model_ids]})
+        models = ids.join(rows, on="model", maintain_order="left")
+        hyper = {row: models[row].to_numpy() for row in run.experiment.rows(variant)}
+        if not _sees_sets(model, parts, hyper):
             continue
         kept = [part(run.weights(shard), f"{weights}.best") for shard in shards]
         theta = {key: np.concatenate([arrays[key] for arrays in kept]) for key in kept[0]}
-        ids = pl.DataFrame({"model": [model for shard in shards for model in shard.model_ids]})
-        yield Opened(setting, name, theta, parts, ids.join(rows, on="model", maintain_order="left"))
+        yield Opened(setting, name, theta, parts, models, hyper)
+
+
+def _sees_sets(model: Minimal, parts: Parts, hyper: dict[str, np.ndarray]) -> bool:
+    """Whether the models are what circuits take them for, functions of sets: tried with some of their numbers."""
+    import torch
+
+    some = {name: torch.tensor(x[: streams.GROUP], dtype=torch.float64) for name, x in hyper.items()}
+    return are_enough(model, parts, some, model.vocabulary)
 
 
 def inspect(run: Run, setting: Setting, weights: Weights = "train") -> Inspection:
@@ -112,9 +127,9 @@ def inspect(run: Run, setting: Setting, weights: Weights = "train") -> Inspectio
     tables, models = {}, {}
     for of in opened(run, [setting], weights):
         models[of.variant] = of.models
-        tables[of.variant] = circuit_table(of.theta, of.parts, of.epsilon_M, setting.task)
+        tables[of.variant] = circuit_table(of.theta, of.parts, of.hyper, setting.task)
     if not tables:
-        raise UserError(f"{run.directory} has no finished minimal transformers of {setting.name} with RMSNorm")
+        raise UserError(f"{run.directory} has none of {setting.name} that is finished: {CIRCUITS}")
     return Inspection(setting, tables, models)
 
 

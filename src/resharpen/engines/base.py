@@ -116,6 +116,7 @@ class Engine(Protocol):
 
 
 def initial_state(problem: Problem, ensemble: Ensemble) -> Arrays:
+    problem.optimiser.check()  # its names are about to stand beside ours
     models = len(ensemble.draw_M)
     parameters = problem.model.parameters(problem.parts)
     theta_0 = initial_weights(problem.seed, problem.setting, ensemble.draw_M, parameters)

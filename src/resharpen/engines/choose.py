@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from resharpen import own
 from resharpen.engines.base import Engine, Ensemble, Problem
-from resharpen.errors import Failed
+from resharpen.errors import Failed, UserError
 
 if TYPE_CHECKING:
     from resharpen.engines.native.base import NativeEngine
@@ -23,7 +23,7 @@ SLOWER = {"minimal": "10 to 50", "retriever": "4 to 10", "transformer": "2 to 5"
 
 def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
     if name == "native":
-        return _native(problem)(problem, ensemble, problem.march)
+        return _native(problem)(problem, ensemble)
     import torch
 
     from resharpen.engines.torch_engine import TorchEngine
@@ -37,6 +37,14 @@ def check_device(name: str) -> None:
     from resharpen.engines.torch_engine import torch_device
 
     torch_device(name)
+
+
+def check_march(name: str) -> None:
+    """UserError for an instruction set that this machine's compiler does not know; nothing can be said without one."""
+    from resharpen.engines.native.build import why_not_here
+
+    if name != "native" and not why_not_here("native") and (reason := why_not_here(name)):
+        raise UserError(f"march = {name}: not an instruction set here, as native and x86-64-v3 may be: {reason}")
 
 
 def why_not_native(problem: Problem, training: bool = True) -> str:

@@ -24,7 +24,7 @@ from torch import Tensor
 from resharpen import own
 from resharpen.engines.base import Arrays, Batches, Ensemble, Measures, Problem, initial_state
 from resharpen.engines.pieces import POSITIONS_AT_ONCE, pieces
-from resharpen.engines.sets import MOST_BITS, merged
+from resharpen.engines.sets import MOST_BITS, are_enough, merged
 from resharpen.errors import UserError
 from resharpen.models.layers import Values
 from resharpen.models.loss import counted_nll, total_nll
@@ -57,8 +57,9 @@ class TorchEngine:
         self._shapes = {name: tuple(map(int, p.shape)) for name, p in self._parameters.items()}
         decays = [np.full(math.prod(self._shapes[name]), p.decays) for name, p in self._parameters.items()]
         self._decay_MxW = self._hyper["weight_decay"][:, None] * self._tensor(np.concatenate(decays).astype(float))
-        small = problem.task.vocabulary <= MOST_BITS
-        self._reads_sets = small and problem.task.sets and not problem.model.sees_order(problem.parts)
+        v = problem.task.vocabulary
+        states = problem.task.sets and v <= MOST_BITS
+        self._reads_sets = states and are_enough(problem.model, problem.parts, self._hyper, v)
         short = self._reads_sets or problem.train_length <= COMPILED_TO
         self._compiles = problem.model.compiles and short and problem.steps >= COMPILED_FROM
         varies = 0 if self._reads_sets else min(EXAMPLE, problem.train_length)
@@ -186,16 +187,15 @@ class TorchEngine:
         if optimiser.elementwise:
             p = Values({name: x_M[:, None] for name, x_M in numbers.items()})
             p.t, p.decay = self._step + 1, self._decay_MxW
-            theta, kept = optimiser.update(state["theta"], g_MxW, {part: state[part] for part in optimiser.state}, p)
-            return {"theta": theta, **kept}
+            return optimiser.updated(state["theta"], g_MxW, {part: state[part] for part in optimiser.state}, p)
         named = {part: self._named(state[part]) for part in ("theta", *optimiser.state)}
         new: dict[str, list[Tensor]] = {part: [] for part in named}
         for name, g in self._named(g_MxW).items():
             p = Values({key: x_M.view(-1, *(1,) * (g.ndim - 1)) for key, x_M in numbers.items()})
             p.t, p.decay = self._step + 1, p.weight_decay if self._parameters[name].decays else 0.0
             p.inner = self._parameters[name].inner
-            theta, kept = optimiser.update(named["theta"][name], g, {s: named[s][name] for s in optimiser.state}, p)
-            for part, x in {"theta": theta, **kept}.items():
+            kept = {s: named[s][name] for s in optimiser.state}
+            for part, x in optimiser.updated(named["theta"][name], g, kept, p).items():
                 new[part].append(x.reshape(len(x), -1))
         return {part: torch.cat(tensors, dim=1) for part, tensors in new.items()}
 

@@ -1,4 +1,4 @@
-"""Causal attention with the parts of a variant, and what an attention may look at.
+"""Causal attention with the parts of a variant.
 
 Shapes: M models, N sequences, H heads, L positions, K width of a head.
 """
@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cache
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from resharpen.models.layers import Bound
 from resharpen.models.model import Misfit
-from resharpen.optim.hyperparameters import TABLE
 from resharpen.parts.attention.gated import gated
 from resharpen.parts.attention.softmax import softmax
-from resharpen.parts.part import Attention
 from resharpen.parts.parts import Parts
+from resharpen.parts.positions.nape import nape
+from resharpen.parts.positions.rope import rope
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,42 +58,9 @@ def check_causal(parts: Parts, sizes: Mapping[str, int], width: str) -> None:
     heads, d_head = sizes["heads"], sizes["d_head"]
     if parts.attention.orders and parts.positions.on != "nothing":
         raise Misfit("positions", f"{parts.attention.name} makes an order by itself and goes without positions")
-    if parts.positions.name == "rope" and d_head % 2:
+    if parts.positions is rope and d_head % 2:
         raise Misfit("positions", f"rope turns pairs of features: {width} = {d_head} is odd")
-    if parts.positions.name == "nape" and heads % 2:
+    if parts.positions is nape and heads % 2:
         raise Misfit("positions", f"nape gives positions to half of the heads: heads = {heads} is odd")
     if parts.placement.queries_keys and d_head == 1:
         raise Misfit("placement", f"a norm makes a sign of queries and keys of one number: {width} = 1")
-
-
-def sees_only_sets(attention: Attention, sizes: Mapping[str, int]) -> bool:
-    """Whether weights depend on which keys are seen and not on their order, nor on keys that are not seen.
-
-    Found by trial, so that it holds for any function: the same keys in another order, among unseen ones, must get the
-    same weights.
-    """
-    return _sees_only_sets(attention, tuple(sizes.items()))
-
-
-@cache
-def _sees_only_sets(attention: Attention, sizes: tuple[tuple[str, int], ...]) -> bool:
-    import torch
-
-    random = torch.Generator().manual_seed(0)
-
-    def uniform(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=random, dtype=torch.float64) + 0.5
-
-    by_name = dict(sizes)
-    learned = {name: uniform(2, 1, *p.sized(by_name).shape) for name, p in attention.parameters.items()}  # pyright: ignore[reportArgumentType]
-    learned = {name: x.view(*x.shape, *(1,) * (5 - x.ndim)) for name, x in learned.items()}
-    hyper = {name: uniform(2, 1, 1, 1, 1) for name in {**TABLE, **attention.hyperparameters}}
-    e, x = 2 * uniform(2, 3, by_name["heads"], 1, 5) - 2, uniform(2, 3, 1, by_name["d"])
-    p: Any = SimpleNamespace(**hyper, **learned, n=torch.full((3, 1, 1, 1), 5.0, dtype=torch.float64), x=x)
-    order = torch.tensor([6, 1, 4, 0, 3])
-    among = 9 * uniform(2, 3, by_name["heads"], 1, 7)
-    among[..., order] = e
-    seen_7 = torch.zeros(7, dtype=torch.bool)
-    seen_7[order] = True
-    alone, moved = attention(e, torch.ones(5, dtype=torch.bool), p), attention(among, seen_7, p)
-    return bool(torch.allclose(alone, moved[..., order], rtol=1e-9, atol=1e-12) and (moved[..., ~seen_7] == 0).all())

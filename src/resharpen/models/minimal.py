@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from resharpen.models.causal import causal_attention, check_causal, sees_only_sets
+from resharpen.models.causal import causal_attention, check_causal
 from resharpen.models.layers import Bound, Record, Tensors, attention_parameters, embedding, linear, norm_parameters
 from resharpen.models.model import Model
 from resharpen.parts import parameter
@@ -61,7 +61,7 @@ class Minimal(Model):
         check_causal(parts, self._sizes, "d_k")
 
     def sees_order(self, parts: Parts) -> bool:
-        return parts.positions.on != "nothing" or not sees_only_sets(parts.attention, self._sizes)
+        return parts.positions.on != "nothing" or parts.attention.orders
 
     def parameters(self, parts: Parts) -> dict[str, Parameter]:
         v, d, d_k, d_v = self.vocabulary, self.d, self.d_k, self.d_v

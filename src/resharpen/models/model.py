@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from resharpen.models.layers import Record, Tensors
 from resharpen.parts.parameter import Parameter
@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+Kind = Literal["placement", "norm", "attention", "positions"]
+
+
 class Misfit(ValueError):
     """A part that has no meaning for a model: which kind of part, and why."""
 
-    def __init__(self, kind: Literal["placement", "norm", "attention", "positions"], why: str):
+    def __init__(self, kind: Kind, why: str):
         super().__init__(why)
         self.kind = kind
 
@@ -33,6 +36,9 @@ class Model:
     """The placements that go by a name here; the first is taken where none is said."""
     positions: ClassVar[str] = "nope"
     """The position encoding where none is said."""
+    takes: ClassVar[tuple[Kind, ...]] = ()
+    """The kinds of parts that `parameters` and `logits` go by, beside the placements above. A variant with another part
+    is refused: it would train the same under another name. Every model takes any optimiser."""
 
     compiles: ClassVar[bool] = False
     """Whether torch.compile is worth its time in a long run; where `logits` goes from token to token in a loop it is
@@ -49,10 +55,18 @@ class Model:
         return cls(vocabulary=vocabulary)  # pyright: ignore[reportCallIssue]
 
     def check(self, parts: Parts) -> None:
-        """Misfit, with the reason, for a part that has no meaning here."""
+        """Misfit, with the reason, for a part that has no meaning here: by default for all but what it takes."""
+        usual = Parts(next(iter(self.placements.values())))
+        known = {"placement": tuple(self.placements.values())}
+        for kind in get_args(Kind):
+            part = getattr(parts, kind)
+            if kind not in self.takes and part not in known.get(kind, (getattr(usual, kind),)):
+                name = "this placement" if isinstance(part, Placement) else f"'{part.name}'"
+                raise Misfit(kind, f"{type(self).__name__} has no {kind} in its `takes`: {name} would change nothing")
 
     def sees_order(self, parts: Parts) -> bool:
-        """Whether logits after distinct tokens depend on more than which they are and which is the last."""
+        """Whether logits after distinct tokens depend on more than which they are and which is the last, as far as is
+        declared: where not, `logits_of_sets` is still tried against `logits` before anything goes by it."""
         return True
 
     def parameters(self, parts: Parts) -> dict[str, Parameter]:

@@ -11,4 +11,6 @@ OPTIMISERS = {part.name: part for part in (adamw, sgd, lion, muon)}
 
 
 def find_optimiser(name: str) -> Optimiser:
-    return own.find_in(OPTIMISERS, Optimiser, "optimiser", name)
+    found = own.find_in(OPTIMISERS, Optimiser, "optimiser", name)
+    found.check()
+    return found

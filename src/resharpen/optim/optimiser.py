@@ -21,11 +21,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from resharpen.errors import UserError
 from resharpen.optim.hyperparameters import Draws, Row
 
 Floats = NDArray[np.float64]
 Columns = Callable[[Draws, Floats], dict[str, Floats]]
 """Hyperparameters [M] and numbers of steps t [n, 1] -> what the update needs of them, by name, [n, M], in double."""
+
+
+TAKEN = ("theta", "theta_0", "ema", "step", "loss", "diverged_at")
+"""What the state of an ensemble has whatever the optimiser."""
 
 
 def no_columns(draws: Draws, t: Floats) -> dict[str, Floats]:
@@ -42,6 +47,30 @@ class Optimiser:
     columns: Columns = no_columns
     elementwise: bool = False
     """Whether an update looks at each number by itself: then one call serves all tensors of a model, side by side."""
+
+    def check(self) -> None:
+        """UserError for names of its state that the state of an ensemble cannot have beside its own."""
+        names = self.state
+        named = isinstance(names, tuple | list) and all(isinstance(name, str) and name.isidentifier() for name in names)
+        if not named:
+            raise UserError(f"optimiser '{self.name}': state = {names!r}: must be a tuple of names, such as ('m',)")
+        if taken := [name for name in names if name in TAKEN or names.count(name) > 1]:
+            others = f"every name once, and none of {', '.join(TAKEN)}"
+            raise UserError(f"optimiser '{self.name}': its state cannot have the name '{taken[0]}': {others}")
+
+    def updated(self, theta: Any, g: Any, state: Mapping[str, Any], p: Any) -> dict[str, Any]:
+        """The new weights, as `theta`, and the new state: what was declared and nothing else, or it would be lost."""
+        found: Any = self.update(theta, g, state, p)
+        if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
+            raise UserError(f"optimiser '{self.name}': an update returns the new theta and a dict of the new state")
+        theta, kept = found
+        if set(kept) != set(self.state):
+            declared, found = (", ".join(map(str, names)) or "nothing" for names in (self.state, kept))
+            raise UserError(f"optimiser '{self.name}' declares the state {declared} and returns {found}")
+        new = {"theta": theta, **kept}
+        if odd := [name for name, x in new.items() if getattr(x, "shape", None) != g.shape]:
+            raise UserError(f"optimiser '{self.name}' returns {odd[0]} in another shape than theta's")
+        return new
 
 
 def optimiser(

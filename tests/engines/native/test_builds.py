@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import sys
+from dataclasses import replace
 
 import pytest
 from helpers import BENIGN, make_ensemble, minimal_problem, retriever_problem, transformer_problem
@@ -86,7 +87,7 @@ def test_parity_whatever_compiles(name, cxx, march, monkeypatch):
     monkeypatch.setenv("CXX", command)
     assert ("clang" in compiler.find_compiler().version) == (cxx != "g++")
     kind, problems = KERNELS[name]
-    check_parity(lambda problem, ensemble: kind(problem, ensemble, march=march), problems)
+    check_parity(lambda problem, ensemble: kind(replace(problem, march=march), ensemble), problems)
 
 
 # ---- in a program of its own -----------------------------------------------------------------------------------------

@@ -332,6 +332,14 @@ def test_auto_is_native_where_it_can_run(tiny):
         assert engines(large) == {"pre": "torch", "peri": "torch"}
 
 
+@pytest.mark.parametrize("engine", ["auto", "native", "torch"])
+def test_an_instruction_set_that_the_compiler_does_not_know_is_bad_input(tiny, tmp_path, engine):
+    """The native engine is not given up for a misspelt word."""
+    with pytest.raises(UserError, match="march = banana"):
+        run(replace(tiny, engine=engine, march="banana"), tmp_path / "r", workers=1)
+    assert not (tmp_path / "r").exists()
+
+
 def test_every_variant_has_the_engine_that_can_run_it(tiny, tmp_path):
     mixed = replace(tiny, engine="auto", variants=["pre", "pre+entmax"], models=2)
     with pytest.warns(UserWarning, match=r"variant 'pre\+entmax' runs on the torch engine.*attention 'entmax'"):

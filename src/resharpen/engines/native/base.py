@@ -93,12 +93,11 @@ class NativeEngine:
 
     step: int
 
-    def __init__(self, problem: Problem, ensemble: Ensemble, march: str = "native"):
-        """`march` is the compiler's name of an instruction set."""
+    def __init__(self, problem: Problem, ensemble: Ensemble):
         if reason := self.supports(problem, training=False):
             raise ValueError(reason)
         self.problem, self.ensemble = problem, ensemble
-        self._kernel = self.kernel(problem.model, march)
+        self._kernel = self.kernel(problem.model, problem.march)
         self._key = np.array(problem.batch_key, np.uint32)
         parameters = problem.model.parameters(problem.parts)
         self._variant = variant_of(problem.parts)

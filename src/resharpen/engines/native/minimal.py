@@ -49,9 +49,9 @@ class NativeMinimal(NativeEngine):
     kernel = staticmethod(kernel)
     STEPS_AT_ONCE = 2048  # their table of learning rates and so on is half a megabyte
 
-    def __init__(self, problem: Problem, ensemble: Ensemble, march: str = "native", merge: bool = True):
-        """`march` is the compiler's name of an instruction set; `merge` counts equal prefixes once."""
-        super().__init__(problem, ensemble, march)
+    def __init__(self, problem: Problem, ensemble: Ensemble, merge: bool = True):
+        """`merge` counts equal prefixes once."""
+        super().__init__(problem, ensemble)
         self._merge = merge
 
     @staticmethod

@@ -28,6 +28,7 @@ from resharpen.engines.native.base import (
     pointer,
     unknown_part,
 )
+from resharpen.engines.pieces import lengths
 from resharpen.models import Model, Transformer
 from resharpen.tasks import Batch, Examples, Language, Task
 from resharpen.tasks.automaton import Automaton
@@ -69,8 +70,8 @@ class NativeTransformer(NativeEngine):
     kernel = staticmethod(kernel)
     STEPS_AT_ONCE = 16  # their minibatches are drawn before the models train on them, one model after another
 
-    def __init__(self, problem: Problem, ensemble: Ensemble, march: str = "native"):
-        super().__init__(problem, ensemble, march)
+    def __init__(self, problem: Problem, ensemble: Ensemble):
+        super().__init__(problem, ensemble)
         self._sampler = Sampler(self._kernel, problem.task.automaton) if isinstance(problem.task, Language) else None
 
     @staticmethod
@@ -119,16 +120,16 @@ class NativeTransformer(NativeEngine):
 
     def _scores(self, theta_MxX: Floats, examples: Examples) -> Measures:
         inputs_NxL, scored_NxL, truth = examples
-        length_N = np.where(scored_NxL.any(1), scored_NxL.shape[1] - scored_NxL[:, ::-1].argmax(1), 0)
+        length_N = lengths(scored_NxL)
         read_NxL = np.arange(inputs_NxL.shape[1]) < length_N[:, None]
         tokens, scored = inputs_NxL[read_NxL].astype(np.int32), scored_NxL[read_NxL].astype(np.uint8)
-        lengths, longest = length_N.astype(np.int32), int(length_N.max(initial=1))
+        longest = int(length_N.max(initial=1))
         self._check_tokens(tokens)
         p_star = np.ascontiguousarray(truth["p_star"], np.float32)
         marked = int(truth["marked"][0]) if len(truth.get("marked", ())) else -1  # one token for all of a set
         shape = (len(theta_MxX), len(p_star))
         out = {name: np.full(shape, np.nan, np.float32) for name in self.problem.task.measures}
-        arrays = (*self._rotation(longest), tokens, lengths, scored)
+        arrays = (*self._rotation(longest), tokens, length_N.astype(np.int32), scored)
         for i, (theta_X, epsilon) in enumerate(zip(theta_MxX, self._hyper_RxH[:, 0], strict=True)):
             if np.isnan(theta_X[0]):
                 continue
@@ -137,7 +138,7 @@ class NativeTransformer(NativeEngine):
                 float(epsilon),
                 ctypes.byref(self._variant),
                 *map(pointer, arrays),
-                len(lengths),
+                len(length_N),
                 longest,
                 pointer(p_star),
                 marked,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,24 +16,49 @@ from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.tables import lengths_table
 from resharpen.experiments.running.training import SELECTIONS, WEIGHTS
 from resharpen.experiments.specs.spec import Experiment, Shard
-from resharpen.parts import find_attention
+from resharpen.experiments.specs.variant import Variant
+from resharpen.parts import Attention, find_attention
 
 if TYPE_CHECKING:
     import polars as pl
 
 
 def rescore(run: Run, attention: str, selection: str = "best") -> pl.DataFrame:
-    """Rows like those of the table `lengths`, with the attention weights of a remedy in place of the trained ones."""
+    """Rows like those of the table `lengths`, with the attention weights of a remedy in place of the trained ones.
+
+    A variant whose attention learned something, or acts on what the heads gather, would lose that: it is left out, with
+    a warning.
+    """
     import polars as pl
 
     attention = own.refer(attention) if own.is_own(attention) else attention
-    if learned := find_attention(attention).parameters:  # and a misspelt name says so before anything is read
+    asked = find_attention(attention)  # a misspelt name says so before anything is read
+    if learned := asked.parameters:
         raise UserError(f"'{own.short(attention)}' learns {', '.join(learned)}: models have to be trained with it")
+    if drawn := asked.hyperparameters:
+        raise UserError(f"'{own.short(attention)}' draws {', '.join(drawn)}: models have to be trained with it")
     if selection not in SELECTIONS:
         raise unknown("selection", selection, SELECTIONS)
     if not run.done():
         raise UserError(f"{run.directory} has no finished shard yet; continue it with: {run.command}")
-    return pl.concat([_rescore_shard(run, shard, attention, selection) for shard in run.done()])
+    lost = {name: _lost(variant, asked) for name, variant in run.experiment.variants.items()}
+    shards = [shard for shard in run.done() if not lost[shard.variant]]
+    if not shards:
+        why = lost[run.done()[0].variant]
+        raise UserError(f"no finished variant of {run.directory} can be read with '{asked.name}': {why}")
+    read = [_rescore_shard(run, shard, attention, selection) for shard in shards]
+    for name, why in ((name, why) for name, why in lost.items() if why):
+        warnings.warn(f"variant '{name}' is left out: {why}", stacklevel=2)
+    return pl.concat(read)
+
+
+def _lost(variant: Variant, asked: Attention) -> str:
+    """What models of a variant would lose besides their attention weights, read with another; empty if nothing."""
+    trained = find_attention(variant.attention)
+    if trained is asked or not (trained.parameters or trained.output):
+        return ""
+    has = f"learned {', '.join(trained.parameters)}" if trained.parameters else "acts on what the heads gather"
+    return f"{trained.name} {has}, which {asked.name} would leave out"
 
 
 def _rescore_shard(run: Run, shard: Shard, attention: str, selection: str) -> pl.DataFrame:

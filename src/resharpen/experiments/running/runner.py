@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from resharpen.engines.choose import check_device, how_much_slower, why_not_native
+from resharpen.engines.choose import check_device, check_march, how_much_slower, why_not_native
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.machine import cores
 from resharpen.experiments.keeping.shard import Damaged
@@ -92,6 +92,7 @@ def load(directory: str | Path, trust_code: bool = False) -> Run:
 def with_engine(experiment: Experiment) -> Experiment:
     """The experiment with an engine for every variant: as asked, or native where it can run it and else torch, with a
     warning that says why and how much slower that is."""
+    check_march(experiment.march)
     variants = {}
     for shard in replace(experiment, models=1, settings=experiment.settings[:1]).shards():
         name, variant = shard.variant, experiment.variants[shard.variant]

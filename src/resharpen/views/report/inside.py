@@ -77,5 +77,6 @@ def _chosen(score_M: NDArray, many: int) -> NDArray[np.int64]:
 
 
 def _matrices(of: Opened, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    opened_up = circuit({name: w[rows] for name, w in of.theta.items()}, of.parts, of.epsilon_M[rows])
+    theta, hyper = ({name: x[rows] for name, x in of.items()} for of in (of.theta, of.hyper))
+    opened_up = circuit(theta, of.parts, hyper)
     return np.stack([*opened_up.matrices(), opened_up.shares()], axis=1)
