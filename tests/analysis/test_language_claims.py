@@ -13,6 +13,7 @@ from resharpen.analysis.claims.languages import dyck_claims, tomita_claims
 from resharpen.analysis.scores import scores
 from resharpen.cli import main
 from resharpen.experiments.running.runner import run
+from resharpen.experiments.specs.spec import Setting
 from resharpen.experiments.specs.toml import from_data
 from resharpen.tasks import Dyck, OwnLanguage, Tomita
 from resharpen.views.tables import print_scores
@@ -297,9 +298,8 @@ def test_a_logit_with_nothing_to_tell_has_no_finding():
 
 
 def test_from_a_run_to_the_terminal(tmp_path, capsys):
-    model = {"layers": 1, "d": 8, "heads": 2, "d_mlp": 8}
     spec = {"name": "x", "models": 2, "steps": 2, "batch": 2, "checkpoints": 1, "variants": ["pre", "peri"]}
-    task = {"kind": "dyck", "k": 2, "m": 3, "model": model, "sequences": 2, "selection_sequences": 2}
+    task = {"kind": "dyck", "k": 2, "m": 3, "sequences": 2, "selection_sequences": 2}
     run(from_data(spec | {"engine": "torch", "task": task}), tmp_path / "r", workers=1)
     main(["claims", str(tmp_path / "r")])
     shown = capsys.readouterr().out
@@ -311,9 +311,8 @@ def test_from_a_run_to_the_terminal(tmp_path, capsys):
 
 @pytest.mark.parametrize(("task", "numbers"), [(Dyck(8, 10), [5]), (Tomita(3), [7]), (OWN, [])])
 def test_claims_go_by_the_kind_of_task(task, numbers):
-    setting = SimpleNamespace(task=task)
     made = made_up(MAIN if numbers == [5] else TOMITA, lambda *_: 0.7, draws=16)
-    made.experiment = SimpleNamespace(settings=(setting,))
+    made.experiment = SimpleNamespace(settings=(Setting(task, task.cap),), hyperparameters={})
     assert [claim.number for claim in claims(made)] == numbers
 
 

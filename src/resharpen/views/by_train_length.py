@@ -25,8 +25,9 @@ def draw_by_train_length(
 
     table = scores(run, selection, lengths)
     tasks = list(dict.fromkeys(setting.task for setting in run.experiment.settings))
-    panels = [(task, variant) for task in tasks for variant in run.experiment.variants]
-    columns = min(MOST_COLUMNS, len(run.experiment.variants))
+    variants = [name for name in run.experiment.variants if name in set(table["variant"])]
+    panels = [(task, variant) for task in tasks for variant in variants]
+    columns = min(MOST_COLUMNS, len(variants))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(0.9 + 3.1 * columns, 1.15 + 2.75 * rows), layout="constrained", dpi=150)
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
@@ -44,7 +45,7 @@ def draw_by_train_length(
         if number + columns >= len(panels):
             axes.set_xlabel(f"training length s ({task.unit})")
     if metric.lower_is_better:
-        grid[0, 0].set_ylim(-0.01, max(0.55, *(1.03 * axes.dataLim.ymax for axes in grid.flat)))
+        grid[0, 0].set_ylim(-0.01, max(0.55, *(1.03 * axes.dataLim.ymax for axes in grid.flat if axes.lines)))
     legend(figure, metric.best_quantile)
     figure.suptitle(_title(run, table, tasks, caption), fontsize=9.5)
     return figure
