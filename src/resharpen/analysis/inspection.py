@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from resharpen import streams
-from resharpen.analysis.circuits import Table, circuit_table, is_inspectable
+from resharpen.analysis.circuits import IN_FORM, Table, circuit_table, is_inspectable
 from resharpen.analysis.scores import scores, task_of
 from resharpen.engines.base import Weights, part
 from resharpen.engines.sets import are_enough
@@ -62,8 +62,8 @@ class Inspection:
                     "variant": variant,
                     "models": len(sound),
                     "without weights": int((~sound).sum()),
-                    "in form": _share(table["residual"][sound] < 0.1),
-                    "in form, norm scales included": _share(table["scaled_residual"][sound] < 0.1),
+                    "in form": _share(table["residual"][sound] < IN_FORM),
+                    "in form, norm scales included": _share(table["scaled_residual"][sound] < IN_FORM),
                     "attention from constant (median)": _median(distance),
                     "its correlation with weight decay": _rank_correlation(distance, decay),
                     "correlation of residual and TVD": _rank_correlation(table["residual"][sound], tvd),

@@ -25,7 +25,6 @@ _COMPARED = {
 
 def about(run: Results) -> dict[str, Any]:
     experiment = run.experiment
-    figure, scale = on_the_shelf(experiment)
     checkpoints = len(experiment.checkpoint_steps())
     shards = len(run.shards())
     if isinstance(run, Reference):
@@ -53,8 +52,6 @@ def about(run: Results) -> dict[str, Any]:
         "time": time,
         "command": command(run),
         "continue": None if done == shards or isinstance(run, Reference) else run.command,
-        "figure": figure,
-        "scale": scale,
         "cut": cut(experiment),
         "spec": to_data(experiment),
     }

@@ -17,7 +17,6 @@ from resharpen.analysis.theory import Check
 from resharpen.experiments.keeping.files import write_text
 from resharpen.experiments.keeping.machine import versions
 from resharpen.experiments.keeping.results import Results
-from resharpen.experiments.running.training import WEIGHTS
 from resharpen.views.report.about import about
 from resharpen.views.report.gather import Gathered
 from resharpen.views.report.inside import inside
@@ -62,7 +61,6 @@ def run_data(run: Results) -> tuple[dict[str, Any], dict[str, Any]]:
         "models": len(gathered.models),
         "asked": asked,
         "variants": list(experiment.variants),
-        "weights": list(WEIGHTS),
         "settings": [_setting(setting, gathered) for setting in experiment.settings],
         "metrics": [_metric(name, task) for name in gathered.metrics],
         "metric": gathered.metrics.index(task.metric),
