@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import py_compile
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -84,6 +86,15 @@ def test_another_content_is_another_reference(file):
     after = own.refer(f"{file}:my_dyt")
     assert before != after
     assert own.find(after) is own.find(after)
+
+
+def test_what_python_keeps_of_an_earlier_content_is_not_executed(file):
+    """It goes by size and time of a file, which another content may have, too."""
+    py_compile.compile(str(file))
+    then = file.stat().st_mtime_ns
+    file.write_text(file.read_text().replace("number = 7", "number = 8"))
+    os.utime(file, ns=(then, then))
+    assert own.find(own.refer(f"{file}:number")) == 8
 
 
 def test_a_changed_file_is_refused(file):
