@@ -281,10 +281,8 @@ def test_own_parts_read_back_the_same(own, tmp_path):
     spec = read_toml(path)
     assert from_data(to_data(spec)) == spec
     assert spec.settings[0].model_of(spec.variants["bags"]).width == 5
-    assert (spec.rows(spec.variants["pre+my_ssmax"])["ssmax_bias"].low, spec.hyperparameters["ssmax_bias"].high) == (
-        0.5,
-        2.0,
-    )
+    row = spec.rows(spec.variants["pre+my_ssmax"])["ssmax_bias"]
+    assert spec.hyperparameters["ssmax_bias"] == (row.low, row.high) == (0.5, 2.0)
     assert "ssmax_bias" not in spec.rows(spec.variants["mine"])
 
 

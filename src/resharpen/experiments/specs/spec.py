@@ -18,8 +18,8 @@ from resharpen.errors import UserError, unknown
 from resharpen.experiments.specs.variant import OF_THE_TASK, Variant, choose, meaning, sum_name
 from resharpen.models import Model, find_model
 from resharpen.optim import find_optimiser
-from resharpen.optim.hyperparameters import TABLE, Row, draw
-from resharpen.plain import typed
+from resharpen.optim.hyperparameters import TABLE, Given, Row, draw, narrowed
+from resharpen.plain import shown, typed
 from resharpen.streams import GROUP
 from resharpen.tasks import Task
 
@@ -75,6 +75,17 @@ def usual_model(task: Task) -> Model:
     return find_model(task.usual_model).usual(task.vocabulary)
 
 
+def _given(name: str, value: Any) -> Given:
+    """What a spec says of a row, a list of two being a pair."""
+    if isinstance(value, Row):
+        return value
+    numbers = value if isinstance(value, list | tuple) else [value]
+    if len(numbers) not in (1, 2) or any(isinstance(x, bool) or not isinstance(x, int | float) for x in numbers):
+        raise UserError(f"{name} = {shown(value)}: allowed are a number or [low, high]")
+    low, high = (typed(name, x, float) for x in (numbers[0], numbers[-1]))
+    return low if low == high else (low, high)
+
+
 def check_fits(task: Task, model: Model) -> None:
     if model.reads != task.reads:
         raise UserError(f"the model '{own.short(model.kind)}' reads {model.reads}, {task.name} gives {task.reads}")
@@ -123,8 +134,9 @@ class Experiment:
     """Where the torch engine computes: cpu, cuda or mps."""
     march: str = "native"
     """The instruction set of native kernels: this machine's own, or one that several machines have, x86-64-v3 say."""
-    hyperparameters: Mapping[str, Row] = field(default_factory=dict)
-    """Rows of the search that are fixed or narrowed; the others are those of the paper, or of the parts."""
+    hyperparameters: Mapping[str, Given] = field(default_factory=dict)
+    """Rows of the search that are other than those of the paper, or of the parts: fixed to a number or narrowed to
+    (low, high), each variant's row in its own scale; or a Row, whose scale is then that of all."""
     baseline: str | None = None
     """The variant that the others are compared with; None takes the first. It changes nothing that is trained."""
 
@@ -151,6 +163,8 @@ class Experiment:
         if self.engine == "native" and self.device != "cpu":
             raise UserError(f"device = {self.device}: the native engine computes on the cpu")
         object.__setattr__(self, "variants", self._named_variants())
+        given = typed("hyperparameters", self.hyperparameters, Mapping, "a table")
+        object.__setattr__(self, "hyperparameters", {name: _given(name, value) for name, value in given.items()})
         self._check_variants()
         object.__setattr__(self, "baseline", self._named_baseline())
 
@@ -226,11 +240,15 @@ class Experiment:
             if name not in rows:
                 raise unknown("hyperparameter", name, rows)
 
-    def rows(self, variant: Variant) -> dict[str, Row]:
-        """What is drawn for the models of a variant: the paper's table, what its parts bring, what the spec fixes."""
+    def usual_rows(self, variant: Variant) -> dict[str, Row]:
+        """What is drawn where the spec says nothing of it: the paper's table, and what the parts of a variant bring."""
         parts = variant.parts(self.settings[0].model_of(variant))
-        rows = {**TABLE, **find_optimiser(variant.optimiser).hyperparameters, **parts.hyperparameters}
-        return rows | {name: row for name, row in self.hyperparameters.items() if name in rows}
+        return {**TABLE, **find_optimiser(variant.optimiser).hyperparameters, **parts.hyperparameters}
+
+    def rows(self, variant: Variant) -> dict[str, Row]:
+        """What is drawn for the models of a variant."""
+        rows, given = self.usual_rows(variant), self.hyperparameters
+        return {name: narrowed(name, given[name], row) if name in given else row for name, row in rows.items()}
 
     def checkpoint_steps(self) -> list[int]:
         """Evenly spaced, the last at step T; fewer where there are not so many steps."""
