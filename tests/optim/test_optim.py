@@ -7,12 +7,12 @@ import torch
 from helpers import of_parts, retriever_problem
 
 import resharpen as rs
+from resharpen.errors import UserError
 from resharpen.models import Minimal, Transformer
 from resharpen.optim import OPTIMISERS
 from resharpen.optim.adamw import one_minus_power
 from resharpen.optim.bema import bema_weights
 from resharpen.optim.clipping import clip_factor, gradient_norm
-from resharpen.errors import UserError
 from resharpen.optim.hyperparameters import TABLE, draw, narrowed
 from resharpen.optim.schedule import ema_weight, learning_rate, step_table
 from resharpen.tasks import SetComplement

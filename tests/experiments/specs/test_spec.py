@@ -153,7 +153,7 @@ def test_a_row_keeps_its_scale_and_floor_when_it_is_written(tmp_path):
 def test_rows_in_python_are_what_they_are_in_a_file():
     assert replace(read(GOOD), hyperparameters={"peak_learning_rate": 1e-3, "weight_decay": (1e-6, 1e-2)}) == read(GOOD)
     for given in (Row(2, 3), 1.5, "x", [1, 2, 3], True):
-        with pytest.raises(UserError, match="one_minus_beta1 = .*: allowed are a number or"):
+        with pytest.raises(UserError, match=r"one_minus_beta1 = .*: allowed are a number or"):
             replace(read(GOOD), hyperparameters={"one_minus_beta1": given})
 
 
