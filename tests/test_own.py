@@ -154,6 +154,14 @@ def test_a_class_that_is_no_dataclass(tmp_path):
         find_model(own.refer(f"{path}:Half"))
 
 
+def test_a_dataclass_that_is_not_frozen(tmp_path):
+    path = tmp_path / "loose.py"
+    head = "from dataclasses import dataclass\nimport resharpen as rs\n"
+    path.write_text(f"{head}@dataclass\nclass Loose(rs.TokenTask):\n    v: int\n")
+    with pytest.raises(UserError, match=r"it has to be a frozen dataclass derived from rs\.Task"):
+        find_task(own.refer(f"{path}:Loose"))
+
+
 def test_a_file_that_cannot_be_read_shows_the_user_s_lines(tmp_path):
     path = tmp_path / "torn.py"
     path.write_text("import resharpen as rs\n\ndef helper():\n    return 1 / 0\n\nhelper()\n")

@@ -128,7 +128,8 @@ def find_class(catalogue: Mapping[str, type[T]], base: type[T], what: str, kind:
     if not is_own(kind):
         return _built_in(catalogue, what, kind)
     found = find(kind)
-    if not (isinstance(found, type) and issubclass(found, base) and is_dataclass(found)):
+    frozen = isinstance(found, type) and is_dataclass(found) and found.__dataclass_params__.frozen
+    if not (frozen and issubclass(found, base)):
         raise UserError(
             f"'{short(kind)}' in {source(kind).path} is not a {what}: "
             f"it has to be a frozen dataclass derived from rs.{base.__name__}"

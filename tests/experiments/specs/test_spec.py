@@ -157,6 +157,41 @@ def test_rows_in_python_are_what_they_are_in_a_file():
             replace(read(GOOD), hyperparameters={"one_minus_beta1": given})
 
 
+COIN = """
+from dataclasses import dataclass
+import numpy as np
+import resharpen as rs
+
+@dataclass(frozen=True)
+class Coin(rs.TokenTask):
+    sides: int
+    longest = 6
+    vocabulary = property(lambda self: self.sides + 1)
+    opening = property(lambda self: self.sides)
+
+    def sample(self, words):
+        return rs.below(words, self.sides)
+
+    def p_star(self, inputs):
+        return np.full((*inputs.shape, SIDES), 1 / self.sides)
+"""
+
+
+@pytest.mark.parametrize(
+    ("sides", "message"),
+    [
+        ("self.sides", r"task 'coin-sides2': p_star has the shape \[64, 6, 2\], not \[64, 6, 3\]"),
+        ("self.vocabulary", r"p_star sums to 1\.5"),
+        ("self.side", "task 'coin-sides2' failed in your own code:(.|\n)*has no attribute 'side'"),
+    ],
+)
+def test_an_own_task_is_tried_before_anything_is_trained(tmp_path, sides, message):
+    (tmp_path / "coin.py").write_text(COIN.replace("SIDES", sides) + f"# {tmp_path}\n")
+    task = {"kind": "coin.py:Coin", "sides": 2, "train_lengths": [3]}
+    with pytest.raises(UserError, match=message):
+        from_data({"name": "x", "models": 1, "steps": 1, "variants": ["pre"], "task": task}, tmp_path)
+
+
 def test_not_toml(tmp_path: Path):
     path = tmp_path / "bad.toml"
     path.write_text("name = ")

@@ -7,12 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from resharpen import own
+from resharpen import own, streams
 from resharpen.engines.base import Ensemble, Problem, setting_name
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.specs.variant import OF_THE_TASK, Variant, choose, meaning, sum_name
@@ -28,6 +29,8 @@ LARGEST = 2**31 - 1
 """Of models, steps and the like: what the counters of the random streams take."""
 MOST_WEIGHTS = 10**9
 """Of a model; sixteen and more are trained side by side."""
+CHECKED_AT_ONCE = 2**21
+"""Bound on positions x tokens of an own task that are looked at together."""
 LONGEST_NAME = 200
 """Of what becomes the name of a directory, with room for the rest of a path."""
 
@@ -73,6 +76,21 @@ class Setting:
 
 def usual_model(task: Task) -> Model:
     return find_model(task.usual_model).usual(task.vocabulary)
+
+
+@cache
+def check_own_task(task: Task, seed: int, train_length: int) -> None:
+    """UserError for a task of the user's own whose validation sets or minibatches are wrong, before one is trained on.
+    Once a process: what it looks at is what training looks at first."""
+    try:
+        for use in ("selection", "report"):
+            for piece in task.validation(seed, use).pieces(CHECKED_AT_ONCE // task.vocabulary):
+                task.examples(piece)
+        task.batch(streams.key(seed, setting_name(task, train_length), "batch"), 0, 0, task.usual_batch, train_length)
+    except Exception as error:
+        if isinstance(error, UserError) or not own.raised_by_own(error):
+            raise
+        raise own.OwnCodeError(f"task '{task.name}' failed in your own code", error) from error
 
 
 def _given(name: str, value: Any) -> Given:
@@ -175,6 +193,8 @@ class Experiment:
             raise UserError("the tasks of an experiment start from one kind of model; another one is a variant")
         for setting in self.settings:
             check_name(setting.name, "name of a task")
+            if own.is_own(setting.task.kind):
+                check_own_task(setting.task, self.seed, setting.train_length)
         # some file systems take capitals and small letters for the same
         names = [setting.name.lower() for setting in self.settings]
         if twice := {name for name, n in Counter(names).items() if n > 1}:
