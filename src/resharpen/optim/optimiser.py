@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from resharpen.errors import UserError
 from resharpen.optim.hyperparameters import Draws, Row
 
 Floats = NDArray[np.float64]
@@ -51,6 +52,25 @@ def optimiser(
     elementwise: bool = False,
 ) -> Callable[..., Optimiser]:
     """Declare an optimiser."""
-    return lambda update: Optimiser(
-        update.__name__.replace("_", "-"), update, state, hyperparameters or {}, columns, elementwise
-    )
+    if taken := {"theta", "theta_0", "ema", "state", "step"} & set(state):
+        raise UserError(
+            f"an optimiser's state cannot be called '{taken.pop()}': what every model has goes by that name"
+        )
+
+    def declared(update: Callable[..., Any]) -> Optimiser:
+        name = update.__name__.replace("_", "-")
+
+        def checked(theta: Any, g: Any, kept: Mapping[str, Any], p: Any) -> tuple[Any, dict[str, Any]]:
+            given = update(theta, g, kept, p)
+            if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], dict)):
+                raise UserError(f"{name} must give a pair: theta, and its state by name")
+            if set(given[1]) != set(state):
+                raise UserError(f"{name} keeps {sorted(given[1])}, and declares {sorted(state)} as its state")
+            for x in (given[0], *given[1].values()):
+                if getattr(x, "shape", None) != theta.shape or x.dtype != theta.dtype:
+                    raise UserError(f"{name} must give theta and its state in the shape and type of theta")
+            return given
+
+        return Optimiser(name, checked, state, hyperparameters or {}, columns, elementwise)
+
+    return declared

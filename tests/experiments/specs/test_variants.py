@@ -426,3 +426,61 @@ def test_a_field_that_is_a_column_already_is_refused(tmp_path):
     spec = sct([f"{tmp_path / 'clash.py'}:Bag"])
     with pytest.raises(UserError, match="a model cannot have a field 'variant'"):
         run(spec, tmp_path / "r", workers=1)
+
+
+# ---- own parts that cannot be ------------------------------------------------------------------------------------
+
+
+def test_two_parts_of_one_name_do_not_share_what_they_learn(tmp_path):
+    learned = 's=rs.learned("heads", start=1.0)'
+    head = "import resharpen as rs\n"
+    (tmp_path / "a.py").write_text(
+        f"{head}@rs.attention({learned})\ndef mine(e, mask, p):\n    return e\n# {tmp_path}\n"
+    )
+    (tmp_path / "b.py").write_text(
+        f"{head}@rs.positions('logits', {learned})\ndef mine(e, p):\n    return e\n# {tmp_path}\n"
+    )
+    (tmp_path / "q.py").write_text(
+        f'{head}@rs.attention(W=rs.learned("d"))\ndef Q(e, mask, p):\n    return e\n# {tmp_path}\n'
+    )
+    with pytest.raises(UserError, match="two learned parameters are both called 's_mine': rename mine"):
+        sct([f"peri+{tmp_path}/a.py:mine+{tmp_path}/b.py:mine"])
+    with pytest.raises(UserError, match="two learned parameters are both called 'W_Q': rename Q"):
+        sct([f"peri+{tmp_path}/q.py:Q"])
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (
+            "@rs.norm()\ndef f(x, p):\n    return x.mean(-1, keepdim=True)",
+            r"f must give .* \[.*\] torch.float32, not \[.* 1\]",
+        ),
+        ("@rs.norm()\ndef f(x, p):\n    return x.double()", "not .* torch.float64"),
+        ("@rs.norm()\ndef f(x, p):\n    pass", "not a NoneType"),
+        ("@rs.attention()\ndef f(e, mask, p):\n    return e.sum(-1, keepdim=True)", "f must give what has the shape"),
+        ("@rs.positions('logits')\ndef f(e, p):\n    return e[..., :1]", "f must give what has the shape"),
+        ("@rs.optimiser()\ndef f(theta, g, state, p):\n    return theta", "f must give a pair"),
+        ("@rs.optimiser()\ndef f(theta, g, state, p):\n    return theta.double(), {}", "shape and type of theta"),
+        (
+            "@rs.optimiser(state=('m',))\ndef f(theta, g, state, p):\n    return theta, {'M': g}",
+            r"f keeps \['M'\], .*\['m'\]",
+        ),
+        (
+            "@rs.optimiser(state=('ema',))\ndef f(theta, g, state, p):\n    return theta, state",
+            "cannot be called 'ema'",
+        ),
+    ],
+)
+def test_what_a_part_must_give(tmp_path, part, message):
+    (tmp_path / "f.py").write_text(f"import resharpen as rs\n{part}\n# {tmp_path}\n")
+    with pytest.raises(UserError, match=message):
+        run(sct([f"peri+{tmp_path}/f.py:f"]), tmp_path / "r", workers=1)
+
+
+def test_a_learned_parameter_hides_nothing():
+    for declare in (rs.norm(rms_epsilon=rs.learned()), rs.attention(n=rs.learned()), rs.attention(x=rs.learned())):
+        with pytest.raises(UserError, match=r"cannot be called 'rms_epsilon'|'[nx]' is taken"):
+            declare(lambda x, p: x)
+    with pytest.raises(UserError, match="cannot be called 'a': a hyperparameter is"):
+        rs.norm(hyperparameters={"a": rs.Row(1, 2)}, a=rs.learned())(lambda x, p: x)
