@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -423,9 +423,8 @@ def test_a_field_that_is_a_column_already_is_refused(tmp_path):
     (tmp_path / "clash.py").write_text(
         OWN.replace("width", "variant").replace('kind: ClassVar[str] = "bag"', "") + f"# {tmp_path}"
     )
-    spec = sct([f"{tmp_path / 'clash.py'}:Bag"])
     with pytest.raises(UserError, match="a model cannot have a field 'variant'"):
-        run(spec, tmp_path / "r", workers=1)
+        sct([f"{tmp_path / 'clash.py'}:Bag"])
 
 
 # ---- own parts that cannot be ------------------------------------------------------------------------------------
@@ -484,3 +483,38 @@ def test_a_learned_parameter_hides_nothing():
             declare(lambda x, p: x)
     with pytest.raises(UserError, match="cannot be called 'a': a hyperparameter is"):
         rs.norm(hyperparameters={"a": rs.Row(1, 2)}, a=rs.learned())(lambda x, p: x)
+
+
+@pytest.mark.parametrize("name", ["steps", "train_length", "draw", "norm", "score"])
+def test_a_hyperparameter_is_no_column_of_the_tables(tmp_path, name):
+    rows = f"hyperparameters={{'{name}': rs.Row(1.0, 2.0)}}"
+    (tmp_path / "f.py").write_text(
+        f"import resharpen as rs\n@rs.norm({rows})\ndef f(x, p):\n    return x\n# {tmp_path}\n"
+    )
+    with pytest.raises(UserError, match=f"a hyperparameter cannot be called '{name}': the tables have a column"):
+        sct([f"peri+{tmp_path}/f.py:f"])
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("steps: int = 3", "a model cannot have a field 'steps'"),
+        ("p: float = 0.5", "p of a Sized = 0.5: must be a whole"),
+    ],
+)
+def test_a_model_whose_fields_cannot_be_kept(tmp_path, field, message):
+    (tmp_path / "f.py").write_text(
+        "from dataclasses import dataclass\nimport resharpen as rs\n@dataclass(frozen=True)\nclass Sized(rs.Model):\n"
+        f"    vocabulary: int\n    {field}\n    def parameters(self, parts):\n        return {{}}\n# {tmp_path}\n"
+    )
+    with pytest.raises(UserError, match=message):
+        sct([f"{tmp_path}/f.py:Sized"])
+
+
+def test_a_task_whose_field_is_a_column():
+    @dataclass(frozen=True)
+    class Long(SetComplement):
+        steps: int = 3
+
+    with pytest.raises(UserError, match="a task cannot have a field 'steps'"):
+        Experiment("x", (Setting(Long(4), 2),), ["pre"], 1, 1)

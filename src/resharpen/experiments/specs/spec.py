@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from resharpen import own, streams
 from resharpen.engines.base import Ensemble, Problem, setting_name
 from resharpen.errors import UserError, unknown
-from resharpen.experiments.specs.variant import OF_THE_TASK, Variant, choose, meaning, sum_name
+from resharpen.experiments.specs.variant import OF_THE_TASK, PARTS, Variant, choose, meaning, sum_name
 from resharpen.models import Model, find_model
 from resharpen.optim import find_optimiser
 from resharpen.optim.hyperparameters import TABLE, Given, Row, draw, narrowed
@@ -33,6 +33,22 @@ CHECKED_AT_ONCE = 2**21
 """Bound on positions x tokens of an own task that are looked at together."""
 LONGEST_NAME = 200
 """Of what becomes the name of a directory, with room for the rest of a path."""
+
+SHARED = ("setting", "task", "train_length", "family", "variant", *PARTS, "steps", "batch", "seed", "engine", "device")
+COLUMNS = (
+    *SHARED,
+    "model",
+    "draw",
+    "diverged_at",
+    "weights",
+    "selection",
+    "length",
+    "metric",
+    "value",
+    "count",
+    "score",
+)
+"""Of the tables of every run: no field of a task or a model and no hyperparameter goes by one of these names."""
 
 
 def check_name(name: str, what: str = "name") -> None:
@@ -255,10 +271,25 @@ class Experiment:
             find_optimiser(variant.optimiser)
             if variant.engine not in (None, "torch", "native"):
                 raise unknown(f"engine of variant '{name}'", str(variant.engine), ENGINES[1:])
+            self._check_columns(variant)
         rows = {row for variant in self.variants.values() for row in self.rows(variant)}
         for name in self.hyperparameters:
             if name not in rows:
                 raise unknown("hyperparameter", name, rows)
+
+    def _check_columns(self, variant: Variant) -> None:
+        rows = self.rows(variant)
+        if taken := [row for row in rows if row in COLUMNS]:
+            raise UserError(f"a hyperparameter cannot be called '{taken[0]}': the tables have a column of that name")
+        for setting in self.settings:
+            values: dict[str, Any] = {}
+            for what, thing in (("task", setting.task), ("model", setting.model_of(variant))):
+                for name in (f.name for f in fields(thing)):  # pyright: ignore[reportArgumentType]
+                    value = getattr(thing, name)
+                    if name in COLUMNS or name in rows or values.setdefault(name, value) != value:
+                        raise UserError(f"a {what} cannot have a field '{name}': the tables have a column of that name")
+                    if what == "model":
+                        typed(f"{name} of a {own.short(thing.kind)}", value, int)
 
     def usual_rows(self, variant: Variant) -> dict[str, Row]:
         """What is drawn where the spec says nothing of it: the paper's table, and what the parts of a variant bring."""
