@@ -128,7 +128,7 @@ def find_class(catalogue: Mapping[str, type[T]], base: type[T], what: str, kind:
     if not is_own(kind):
         return _built_in(catalogue, what, kind)
     found = find(kind)
-    frozen = isinstance(found, type) and is_dataclass(found) and found.__dataclass_params__.frozen
+    frozen = isinstance(found, type) and is_dataclass(found) and found.__dataclass_params__.frozen  # pyright: ignore[reportAttributeAccessIssue]
     if not (frozen and issubclass(found, base)):
         raise UserError(
             f"'{short(kind)}' in {source(kind).path} is not a {what}: "

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,7 @@ def optimiser(
     def declared(update: Callable[..., Any]) -> Optimiser:
         name = update.__name__.replace("_", "-")
 
+        @wraps(update)
         def checked(theta: Any, g: Any, kept: Mapping[str, Any], p: Any) -> tuple[Any, dict[str, Any]]:
             given = update(theta, g, kept, p)
             if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], dict)):
