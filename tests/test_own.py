@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import py_compile
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +88,15 @@ def test_another_content_is_another_reference(file):
     assert own.find(after) is own.find(after)
 
 
+def test_what_python_keeps_of_an_earlier_content_is_not_executed(file):
+    """It goes by size and time of a file, which another content may have, too."""
+    py_compile.compile(str(file))
+    then = file.stat().st_mtime_ns
+    file.write_text(file.read_text().replace("number = 7", "number = 8"))
+    os.utime(file, ns=(then, then))
+    assert own.find(own.refer(f"{file}:number")) == 8
+
+
 def test_a_changed_file_is_refused(file):
     before = own.refer(f"{file}:my_dyt")
     file.write_text(file.read_text() + "\n# changed\n")
@@ -141,6 +152,14 @@ def test_a_class_that_is_no_dataclass(tmp_path):
     path.write_text("import resharpen as rs\n\nclass Half(rs.Model):\n    pass\n")
     with pytest.raises(UserError, match=r"frozen dataclass derived from rs\.Model"):
         find_model(own.refer(f"{path}:Half"))
+
+
+def test_a_dataclass_that_is_not_frozen(tmp_path):
+    path = tmp_path / "loose.py"
+    head = "from dataclasses import dataclass\nimport resharpen as rs\n"
+    path.write_text(f"{head}@dataclass\nclass Loose(rs.TokenTask):\n    v: int\n")
+    with pytest.raises(UserError, match=r"it has to be a frozen dataclass derived from rs\.Task"):
+        find_task(own.refer(f"{path}:Loose"))
 
 
 def test_a_file_that_cannot_be_read_shows_the_user_s_lines(tmp_path):

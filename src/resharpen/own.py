@@ -128,7 +128,8 @@ def find_class(catalogue: Mapping[str, type[T]], base: type[T], what: str, kind:
     if not is_own(kind):
         return _built_in(catalogue, what, kind)
     found = find(kind)
-    if not (isinstance(found, type) and issubclass(found, base) and is_dataclass(found)):
+    frozen = isinstance(found, type) and is_dataclass(found) and found.__dataclass_params__.frozen  # pyright: ignore[reportAttributeAccessIssue]
+    if not (frozen and issubclass(found, base)):
         raise UserError(
             f"'{short(kind)}' in {source(kind).path} is not a {what}: "
             f"it has to be a frozen dataclass derived from rs.{base.__name__}"
@@ -148,11 +149,14 @@ def _module(source: Source) -> ModuleType:
     name = f"resharpen_own_{source.sha256[:DIGITS]}"
     spec = importlib.util.spec_from_file_location(name, source.path)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    code = source.path.read_bytes()
+    if hashlib.sha256(code).hexdigest() != source.sha256:
+        raise UserError(f"{source.path} has changed while it was read")
     sys.modules[name] = module  # dataclasses look their module up
     try:
-        spec.loader.exec_module(module)
+        # the very bytes that were hashed: the loader might take what Python keeps of an earlier content
+        exec(compile(code, source.path, "exec", dont_inherit=True), vars(module))
     except Exception as error:
         del sys.modules[name]
         raise OwnCodeError(f"{source.path} cannot be read", error) from error

@@ -9,6 +9,7 @@ from helpers import make_ensemble, make_problem, of_parts, retriever_problem
 import resharpen as rs
 from resharpen import own
 from resharpen.engines.torch_engine import TorchEngine
+from resharpen.errors import UserError
 from resharpen.models import Minimal, Transformer
 from resharpen.optim import OPTIMISERS, find_optimiser
 from resharpen.optim.adamw import one_minus_power
@@ -250,6 +251,31 @@ def test_a_row_of_a_part_is_narrowed_in_its_own_scale():
     assert narrowed("width", (1.0, 2.0), row).value(np.array([0.5])) == 1.5
     with pytest.raises(ValueError, match="low <= high <= 8"):
         narrowed("width", 9.0, row)
+
+
+def test_a_row_is_narrowed_to_another_within_its_bounds():
+    assert narrowed("warmup_steps", rs.Row(1, 9, scale="linear")).value(np.array([0.1])) == 1.8
+    assert narrowed("shift", (-0.5, 0.5), rs.Row(-1, 1, scale="linear")).value(np.array([0.5])) == 0
+    for name, row in (("one_minus_beta1", rs.Row(2, 3)), ("ema_lag", rs.Row(0, 1, scale="linear"))):
+        with pytest.raises(UserError, match="allowed are a number or"):
+            narrowed(name, row)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ((0.0, 1.0), r'Row\(0, 1\): must be above 0, or have scale="linear"'),
+        ((-1.0, 1.0), "must be above 0"),
+        ((3.0, 1.0), r"Row\(3, 1\): must be low <= high, both finite"),
+        ((1.0, float("nan")), "both finite"),
+        ((1.0, float("inf")), "both finite"),
+        (("1", 2.0), "low of a Row = '1': must be a number"),
+        ((1.0, 2.0, "lin"), "unknown scale of a Row 'lin': did you mean 'linear'"),
+    ],
+)
+def test_what_is_no_row(row, message):
+    with pytest.raises(UserError, match=message):
+        rs.Row(*row)
 
 
 def test_weight_decay_can_be_switched_off():

@@ -84,3 +84,52 @@ def test_a_task_from_a_table():
         Die.from_data({})
     with pytest.raises(rs.UserError, match="sides = '3': must be a whole number"):
         Die.from_data({"sides": "3"})
+
+
+def die(**functions):
+    """A die of four faces, without an opening token, with something else in it."""
+    plain = {
+        "opening": None,
+        "vocabulary": 4,
+        "sample": lambda self, words: rs.below(words, 4),
+        "p_star": lambda self, inputs: np.full((*inputs.shape, 4), 0.25),
+    }
+    return type("Loaded", (Die,), plain | functions)(4)
+
+
+@pytest.mark.parametrize(
+    ("p_star", "message"),
+    [
+        (lambda self, x: np.full((*x.shape, 3), 1 / 3), r"p_star has the shape \[5, 12, 3\], not \[5, 12, 4\]"),
+        (lambda self, x: None, r"p_star has the shape \[\], not \[5, 12, 4\]"),
+        (lambda self, x: np.ones((*x.shape, 4)), "p_star sums to 4 over the tokens: it must sum to 1"),
+        (lambda self, x: np.full((*x.shape, 4), np.nan), "p_star has values that are no probabilities"),
+        (lambda self, x: np.tile([1.5, -0.5, 0, 0], (*x.shape, 1)), "p_star has values that are no probabilities"),
+        (lambda self, x: np.full((*x.shape, 4), "1"), "p_star has values that are no probabilities"),
+    ],
+)
+def test_a_wrong_distribution_is_one_line(p_star, message):
+    task = die(p_star=p_star)
+    with pytest.raises(rs.UserError, match=f"task 'die-4': {message}"):
+        task.examples(task.validation(0, "report"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"sample": lambda self, words: rs.below(words, 6)}, r"its tokens are 0\.\.5, the vocabulary has 0\.\.3"),
+        ({"sample": lambda self, words: rs.below(words, 4) - 1}, r"its tokens are -1\.\.2"),
+        ({"opening": 4}, r"its tokens are 0\.\.4"),
+        ({"sample": lambda self, words: rs.below(words, 4)[:, :-1]}, r"sample gives \[5, 11\] of int64, not \[5, 12\]"),
+        ({"sample": lambda self, words: words / 2**32}, r"sample gives \[5, 12\] of float64"),
+    ],
+)
+def test_wrong_tokens_are_one_line(wrong, message):
+    with pytest.raises(rs.UserError, match=f"task 'die-4': {message}"):
+        die(**wrong).validation(0, "report")
+
+
+def test_single_precision_and_certainty_will_do():
+    for p_star in (lambda self, x: np.full((*x.shape, 4), np.float32(0.25)), lambda self, x: np.eye(4, dtype=bool)[x]):
+        task = die(p_star=p_star)
+        assert task.examples(task.validation(0, "report")).truth["p_star"].dtype == np.float64

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from resharpen.parts.parameter import Parameter
 from resharpen.parts.part import Part
 from resharpen.parts.parts import Parts
+from resharpen.parts.placement import POSITIONS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,6 +20,9 @@ SITES = {"queries_keys": ("queries", "keys")}
 """The norms of a position that has several."""
 WIDTHS = {"queries_keys": "d_head", "heads_out": "d_heads"}
 """What a norm is as wide as, if not as the stream. Heads share the norms of their queries and keys."""
+
+MATRICES = ("W_Q", "W_K", "W_V", "W_O")
+"""What attention learns without any part."""
 
 Tensors = Mapping[str, "Tensor"]
 Record = dict[str, Any]
@@ -94,7 +98,7 @@ class Bound:
         part, z = self.parts.attention, self.norm("heads_out", z, block)
         if part.output is None:
             return z
-        return part.output(z, self._values(z.ndim, self._raised(part, block, z.ndim), x=x))
+        return part.kept_shape(z, part.output(z, self._values(z.ndim, self._raised(part, block, z.ndim), x=x)))
 
     def _positions(self, on: str, x: Tensor, block: str) -> Tensor:
         part = self.parts.positions
@@ -150,8 +154,12 @@ def norm_parameters(parts: Parts, where: Mapping[str, Iterable[str]], sizes: Map
 
 def attention_parameters(parts: Parts, block: str, sizes: Mapping[str, int]) -> dict[str, Parameter]:
     """What attention and positions of one block learn."""
-    return {
-        part_parameter(block, name, part): parameter.sized(sizes)
-        for part in (parts.attention, parts.positions)
-        for name, parameter in part.parameters.items()
-    }
+    found: dict[str, Parameter] = {}
+    sites = {site for position in POSITIONS for site in SITES.get(position, (position,))}
+    for part in (parts.attention, parts.positions):
+        for name, parameter in part.parameters.items():
+            full = part_parameter(block, name, part)
+            if full in found or part.name in sites or full.removeprefix(block) in MATRICES:
+                raise ValueError(f"two learned parameters are both called '{full}': rename {part.name}")
+            found[full] = parameter.sized(sizes)
+    return found

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
+from resharpen.errors import UserError, unknown
+from resharpen.plain import shown, typed
 
 Draws = dict[str, NDArray[np.float64]]
 """Name of a hyperparameter -> its values, [M] doubles."""
@@ -29,6 +31,15 @@ class Row:
     floor: bool = False
     at_most: float = np.inf
     may_be_zero: bool = False
+
+    def __post_init__(self) -> None:
+        low, high = (typed(f"{end} of a Row", getattr(self, end), float) for end in ("low", "high"))
+        if self.scale not in ("log", "linear"):
+            raise unknown("scale of a Row", str(self.scale), ("log", "linear"))
+        if not (np.isfinite(low) and np.isfinite(high) and low <= high):
+            raise UserError(f"Row({low:g}, {high:g}): must be low <= high, both finite")
+        if self.scale == "log" and low <= 0 and low != high:
+            raise UserError(f'Row({low:g}, {high:g}): must be above 0, or have scale="linear"')
 
     def value(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
         if self.low == self.high:
@@ -59,17 +70,23 @@ TABLE: Mapping[str, Row] = {
 kept, not beta: near one, float32 would lose what matters of it."""
 
 
-def narrowed(name: str, value: float | tuple[float, float], row: Row | None = None) -> Row:
-    """The row `name` fixed to a number or narrowed to a (low, high) pair, in the row's own scale."""
+Given = Row | float | tuple[float, float]
+"""What a spec says of a row: another one, a number to fix it to, or (low, high) to narrow it to in its own scale."""
+
+
+def narrowed(name: str, value: Given, row: Row | None = None) -> Row:
+    """The row `name` as a spec has it, within the row's own bounds."""
     row = row or TABLE[name]
-    low, high = value if isinstance(value, tuple) else (value, value)
-    fixed = low == high
-    positive = low > 0 or (low == 0 and row.may_be_zero and (fixed or row.scale == "linear"))
-    if not (positive and low <= high <= row.at_most and np.isfinite(high)):
-        bounds = f"0 {'<=' if row.may_be_zero else '<'} low <= high"
+    scale, floor = (value.scale, value.floor) if isinstance(value, Row) else (row.scale, row.floor)
+    ends = (value.low, value.high) if isinstance(value, Row) else value
+    low, high = ends if isinstance(ends, tuple) else (ends, ends)
+    may_be_zero, least = row.may_be_zero or row.low <= 0, min(row.low, 0.0)  # as low as the row itself, if below 0
+    fits = low > 0 or (may_be_zero and low >= least and (low == high or scale == "linear"))
+    if not (fits and low <= high <= row.at_most and np.isfinite(high)):
+        bounds = f"{least:g} {'<=' if may_be_zero else '<'} low <= high"
         bounds += f" <= {row.at_most:g}" if np.isfinite(row.at_most) else ""
-        raise ValueError(f"{name} = {value}: allowed are a number or [low, high] with {bounds}")
-    return replace(row, low=float(low), high=float(high))
+        raise UserError(f"{name} = {shown(ends)}: allowed are a number or [low, high] with {bounds}")
+    return replace(row, low=float(low), high=float(high), scale=scale, floor=floor)
 
 
 def draw(rows: Mapping[str, Row], seed: int, setting: str, draw_M: NDArray[np.int64]) -> Draws:

@@ -29,8 +29,8 @@ Columns = Callable[[Draws, Floats], dict[str, Floats]]
 """Hyperparameters [M] and numbers of steps t [n, 1] -> what the update needs of them, by name, [n, M], in double."""
 
 
-TAKEN = ("theta", "theta_0", "ema", "step", "loss", "diverged_at")
-"""What the state of an ensemble has whatever the optimiser."""
+TAKEN = ("theta", "theta_0", "ema", "state", "step", "loss", "diverged_at")
+"""What the state of an ensemble, and of a run, has whatever the optimiser."""
 
 
 def no_columns(draws: Draws, t: Floats) -> dict[str, Floats]:
@@ -68,8 +68,8 @@ class Optimiser:
             declared, found = (", ".join(map(str, names)) or "nothing" for names in (self.state, kept))
             raise UserError(f"optimiser '{self.name}' declares the state {declared} and returns {found}")
         new = {"theta": theta, **kept}
-        if odd := [name for name, x in new.items() if getattr(x, "shape", None) != g.shape]:
-            raise UserError(f"optimiser '{self.name}' returns {odd[0]} in another shape than theta's")
+        if odd := [name for name, x in new.items() if getattr(x, "shape", None) != g.shape or x.dtype != g.dtype]:
+            raise UserError(f"optimiser '{self.name}' returns {odd[0]} in another shape or type than theta's")
         return new
 
 
@@ -80,6 +80,9 @@ def optimiser(
     elementwise: bool = False,
 ) -> Callable[..., Optimiser]:
     """Declare an optimiser."""
-    return lambda update: Optimiser(
-        update.__name__.replace("_", "-"), update, state, hyperparameters or {}, columns, elementwise
-    )
+
+    def declared(update: Callable[..., Any]) -> Optimiser:
+        name = update.__name__.replace("_", "-")
+        return Optimiser(name, update, state, hyperparameters or {}, columns, elementwise)
+
+    return declared

@@ -24,7 +24,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from resharpen.optim.hyperparameters import Row
+from resharpen.errors import UserError
+from resharpen.optim.hyperparameters import TABLE, Row
 from resharpen.parts.parameter import Parameter
 
 if TYPE_CHECKING:
@@ -39,8 +40,22 @@ class Part:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     hyperparameters: Mapping[str, Row] = field(default_factory=dict)
 
-    def __call__(self, *args: Any) -> Any:
-        return self.function(*args)
+    def __post_init__(self) -> None:
+        for name in self.parameters:
+            if name in (*TABLE, *self.hyperparameters):
+                raise UserError(f"{self.name}: a learned parameter cannot be called '{name}': a hyperparameter is")
+
+    def __call__(self, x: Any, *further: Any) -> Any:
+        return self.kept_shape(x, self.function(x, *further))
+
+    def kept_shape(self, x: Tensor, y: Any) -> Tensor:
+        """What the function made of x; UserError if it has another shape, which might broadcast, or type."""
+        if getattr(y, "shape", None) != x.shape or y.dtype != x.dtype:
+            given = f"{list(y.shape)} {y.dtype}" if hasattr(y, "dtype") else f"a {type(y).__name__}"
+            raise UserError(
+                f"{self.name} must give what has the shape and type of {list(x.shape)} {x.dtype}, not {given}"
+            )
+        return y
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +71,14 @@ class Attention(Part):
     """Whether it makes an order of the keys by itself: it needs one to begin with, and no positions besides."""
     output: Callable[..., Any] | None = None
     """What becomes of the heads' output, if anything."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in (*self.parameters, *self.hyperparameters):
+            if name in ("n", "x"):
+                raise UserError(
+                    f"{self.name}: '{name}' is taken: p.n are the keys that are seen, p.x is what reads them"
+                )
 
 
 @dataclass(frozen=True, eq=False)

@@ -248,7 +248,7 @@ def from_data(data: Mapping[str, Any]) -> Automaton:
     if not isinstance(states, Mapping) or not states or not all(isinstance(x, Mapping) for x in states.values()):
         raise UserError('a language needs states, each a table of token = [probability, "next state"] and end = p')
     start = data.get("start", next(iter(states)))
-    if start not in states:
+    if start not in list(states):  # a list cannot be looked up
         raise unknown("start state", str(start), states)
     order = [start, *(name for name in states if name != start)]
     tokens = list(dict.fromkeys(token for name in states for token in states[name] if token != "end"))

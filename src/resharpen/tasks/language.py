@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from resharpen import streams
 from resharpen.errors import UserError, unknown
 from resharpen.metrics import ByLength, equal_length_auc
-from resharpen.plain import known
+from resharpen.plain import known, typed
 from resharpen.tasks import scores
 from resharpen.tasks.automaton import Automaton, from_data
 from resharpen.tasks.surviving import SurvivingSet, surviving_set
@@ -210,9 +210,9 @@ class OwnLanguage(Language):
         sizes = {name: data[name] for name in ("sequences", "selection_sequences") if name in data}
         allowed = ("name", "start", "states", "train_length", "marked", "sequences", "selection_sequences")
         known("field of a language", data, allowed)
-        if not re.fullmatch(r"[A-Za-z0-9_-]+", str(data.get("name", "own"))):
-            raise UserError(f"name = {data['name']!r}: allowed are letters, digits, '-' and '_'")
         name, cap, marked = data.get("name", "own"), data.get("train_length", 100), data.get("marked", "end")
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", typed("name", name, str)):
+            raise UserError(f"name = {name!r}: allowed are letters, digits, '-' and '_'")
         if not isinstance(cap, int) or cap < 4:
             raise UserError(f"train_length = {cap!r}: a whole number, at least 4")
         for size, value in sizes.items():

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
+from resharpen.errors import UserError
 from resharpen.metrics import ByLength, mean_by_length
 from resharpen.plain import build
 from resharpen.tasks import scores
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 Tokens = NDArray[np.int64]
 Measured = Mapping[str, NDArray[np.floating]]
 """Name of a measure -> its value at every scored place, [M, P]."""
+
+ROUNDING = 1e-5
+"""What the probabilities of all tokens may sum to besides 1: single precision will do."""
 
 
 class Batch(NamedTuple):
@@ -192,11 +196,32 @@ class TokenTask(Task):
 
     def examples(self, validation: ValidationSet) -> Examples:
         inputs, scored = validation.inputs_NxL, validation.scored_NxL
-        return Examples(inputs, scored, {"p_star": self.p_star(inputs)[scored]})
+        p_NxLxV, shape = np.asarray(self.p_star(inputs)), (*inputs.shape, self.vocabulary)
+        if p_NxLxV.shape != shape:
+            raise self._wrong(
+                f"p_star has the shape {list(p_NxLxV.shape)}, not {list(shape)}: sequences, places, tokens"
+            )
+        p_PxV = p_NxLxV[scored]
+        if p_PxV.dtype.kind not in "fiub" or not (np.isfinite(p_PxV).all() and (p_PxV >= 0).all()):
+            raise self._wrong("p_star has values that are no probabilities: all must be finite numbers, at least 0")
+        if (off_P := np.abs(p_PxV.sum(-1) - 1) > ROUNDING).any():
+            raise self._wrong(f"p_star sums to {p_PxV[off_P][0].sum():g} over the tokens: it must sum to 1 everywhere")
+        return Examples(inputs, scored, {"p_star": p_PxV.astype(np.float64, copy=False)})
 
     def _drawn(self, key: streams.Key, n: int, length: int, group: int = 0, step: int = 0) -> Tokens:
         """n sequences of so many tokens, the opening one included, [N, length]."""
         drawn = length - (self.opening is not None)
         words = streams.words(key, n * drawn, group, step).reshape(n, drawn)
+        sampled = np.asarray(self.sample(words))
+        if sampled.shape != words.shape or sampled.dtype.kind not in "iu":
+            given, wanted = f"{list(sampled.shape)} of {sampled.dtype}", f"{list(words.shape)} of whole numbers"
+            raise self._wrong(f"sample gives {given}, not {wanted}: sequences, tokens")
         opening = [] if self.opening is None else [np.full((n, 1), self.opening)]
-        return np.concatenate([*opening, self.sample(words)], axis=1)
+        tokens = np.concatenate([*opening, sampled], axis=1).astype(np.int64, copy=False)
+        if tokens.size and not (tokens.min() >= 0 and tokens.max() < self.vocabulary):
+            given, allowed = f"{tokens.min()}..{tokens.max()}", f"0..{self.vocabulary - 1}"
+            raise self._wrong(f"its tokens are {given}, the vocabulary has {allowed}")
+        return tokens
+
+    def _wrong(self, what: str) -> UserError:
+        return UserError(f"task '{self.name}': {what}")

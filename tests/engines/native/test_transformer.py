@@ -10,11 +10,12 @@ from helpers import BENIGN, TINY_TRANSFORMER, make_ensemble, transformer_problem
 from parity import assert_close, assert_parity
 
 from resharpen import streams
-from resharpen.engines.base import part
+from resharpen.engines.base import part, weights_of
 from resharpen.engines.native.transformer import NativeTransformer, Sampler, kernel, ragged
 from resharpen.engines.torch_engine import TorchEngine
+from resharpen.errors import UserError
 from resharpen.models import Transformer
-from resharpen.tasks import Batch, Dyck, MaxRetrieval, OwnLanguage, Task, Tomita, ValidationSet
+from resharpen.tasks import Batch, Dyck, Examples, MaxRetrieval, OwnLanguage, Task, Tomita, ValidationSet
 
 ODD = Transformer(6, layers=1, d=36, heads=1, d_mlp=50)
 """Widths above a vector, and not whole ones; a head of more than one vector."""
@@ -148,6 +149,17 @@ def test_a_python_task_trains_on_both_engines():
         engine.advance(20)
     a, b = native.dump(), torch.dump()
     assert all(np.allclose(a[name], b[name], rtol=1e-3, atol=1e-5) for name in b)
+
+
+def test_the_kernel_never_reads_past_the_truth():
+    problem = transformer_problem(cap=5)
+    engine = NativeTransformer(problem, make_ensemble(problem))
+    validation = problem.task.validation(0, "selection", 2)
+    inputs, scored, truth = problem.task.examples(validation)
+    short = Examples(inputs, scored, {**truth, "p_star": truth["p_star"][:, :-1]})
+    theta_MxX = engine._packed(weights_of(engine.dump(), engine.ensemble, "train"))
+    with pytest.raises(UserError, match=r"p_star of the scored places has the shape \[\d+, 5\], not \[\d+, 6\]"):
+        engine._scores(theta_MxX, short)
 
 
 # ---- bits ------------------------------------------------------------------------------------------------------------

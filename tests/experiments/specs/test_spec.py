@@ -1,3 +1,4 @@
+import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -6,8 +7,9 @@ import pytest
 
 from resharpen.errors import UserError
 from resharpen.experiments.specs.shelf import SCALES, SHELF, take
-from resharpen.experiments.specs.toml import differences, from_data, read_toml, to_data
+from resharpen.experiments.specs.toml import differences, from_data, read_toml, search_data, to_data
 from resharpen.experiments.specs.variant import Variant
+from resharpen.optim.hyperparameters import Row
 from resharpen.parts import STUDIED_PLACEMENTS, Placement
 
 GOOD = """
@@ -81,6 +83,9 @@ def test_a_resolved_spec_reads_back_the_same(spec):
         ("peak_learning_rate", "peak_lr", "unknown hyperparameter 'peak_lr'"),
         ("= 1e-3", "= -1.0", "allowed are a number or"),
         ("= 1e-3", "= [1, 2, 3]", "allowed are a number or"),
+        ("= 1e-3", "= {low = 1e-3}", r"hyperparameters\.peak_learning_rate needs 'low' and 'high'"),
+        ("= 1e-3", "= {low = 1, high = 2, scal = 1}", "unknown key in hyperparameters.peak_learning_rate 'scal'"),
+        ("= 1e-3", '= {low = 1, high = 2, scale = "lin"}', "unknown scale of a Row 'lin'"),
         ("[task]", '[task]\nkind = "set-complemnt"', "did you mean 'set-complement'"),
         ("[task]", "[task]\nmodel = {d = 0}", "d = 0: model sizes are at least 1"),
         ("models = 20", 'models = 20\nengine = "natve"', "did you mean 'native'"),
@@ -91,6 +96,100 @@ def test_bad_files(old, new, message):
     with pytest.raises(UserError, match=message) as error:
         read(GOOD.replace(old, new))
     assert "\n" not in str(error.value)
+
+
+LINEAR = """
+import resharpen as rs
+
+@rs.norm(hyperparameters={"alpha": rs.Row(0.1, 1.0, scale="linear")})
+def linear(x, p):
+    return x * p.alpha
+
+@rs.norm(hyperparameters={"alpha": rs.Row(0.1, 1.0)})
+def log(x, p):
+    return x * p.alpha
+
+@rs.optimiser(hyperparameters={"peak_learning_rate": rs.Row(0.1, 1.0, scale="linear")})
+def descent(theta, g, state, p):
+    return theta - p.lr * g, {}
+"""
+
+
+def scales(spec, name: str) -> list[str]:
+    rows = [spec.rows(variant) for variant in spec.variants.values()]
+    return [each[name].scale for each in rows if name in each]
+
+
+def test_every_variant_s_row_is_narrowed_in_its_own_scale(tmp_path):
+    """Whichever variant comes first, and also where the paper's row of that name has another scale."""
+    (tmp_path / "own.py").write_text(f"{LINEAR}# {tmp_path}\n")
+    data = {"name": "x", "models": 1, "steps": 1, "task": {"v": 4, "train_lengths": [2]}}
+    data["variants"] = ["peri", *(f"peri+own.py:{name}" for name in ("log", "linear", "descent"))]
+    data["hyperparameters"] = {"alpha": [0.2, 0.5], "peak_learning_rate": [0.2, 0.5]}
+    spec = from_data(data, tmp_path)
+    assert scales(spec, "alpha") == ["log", "linear"]
+    assert scales(spec, "peak_learning_rate") == ["log", "log", "log", "linear"]
+    assert {spec.rows(variant)["peak_learning_rate"].low for variant in spec.variants.values()} == {0.2}
+    assert from_data(to_data(spec)) == spec
+    assert to_data(spec)["hyperparameters"] == data["hyperparameters"]
+    linear = {"low": 0.2, "high": 0.5, "scale": "linear", "floor": False}
+    assert search_data(spec)["peri+descent"]["peak_learning_rate"] == linear
+
+
+def test_a_row_keeps_its_scale_and_floor_when_it_is_written(tmp_path):
+    lag, warmup, rate = Row(1, 9, scale="linear", floor=True), Row(1, 9, floor=True), Row(1e-4, 1e-2)
+    spec = replace(read(GOOD), hyperparameters={"ema_lag": lag, "warmup_steps": warmup, "peak_learning_rate": rate})
+    data = json.loads(json.dumps(to_data(spec)))
+    assert data["hyperparameters"] == {
+        "ema_lag": {"low": 1, "high": 9, "scale": "linear", "floor": True},
+        "warmup_steps": [1, 9],
+        "peak_learning_rate": [1e-4, 1e-2],
+    }
+    for variant in spec.variants.values():
+        assert from_data(data).rows(variant) == spec.rows(variant)
+        assert (spec.rows(variant)["ema_lag"].scale, spec.rows(variant)["ema_lag"].floor) == ("linear", True)
+
+
+def test_rows_in_python_are_what_they_are_in_a_file():
+    assert replace(read(GOOD), hyperparameters={"peak_learning_rate": 1e-3, "weight_decay": (1e-6, 1e-2)}) == read(GOOD)
+    for given in (Row(2, 3), 1.5, "x", [1, 2, 3], True):
+        with pytest.raises(UserError, match=r"one_minus_beta1 = .*: allowed are a number or"):
+            replace(read(GOOD), hyperparameters={"one_minus_beta1": given})
+
+
+COIN = """
+from dataclasses import dataclass
+import numpy as np
+import resharpen as rs
+
+@dataclass(frozen=True)
+class Coin(rs.TokenTask):
+    sides: int
+    longest = 6
+    vocabulary = property(lambda self: self.sides + 1)
+    opening = property(lambda self: self.sides)
+
+    def sample(self, words):
+        return rs.below(words, self.sides)
+
+    def p_star(self, inputs):
+        return np.full((*inputs.shape, SIDES), 1 / self.sides)
+"""
+
+
+@pytest.mark.parametrize(
+    ("sides", "message"),
+    [
+        ("self.sides", r"task 'coin-sides2': p_star has the shape \[64, 6, 2\], not \[64, 6, 3\]"),
+        ("self.vocabulary", r"p_star sums to 1\.5"),
+        ("self.side", "task 'coin-sides2' failed in your own code:(.|\n)*has no attribute 'side'"),
+    ],
+)
+def test_an_own_task_is_tried_before_anything_is_trained(tmp_path, sides, message):
+    (tmp_path / "coin.py").write_text(COIN.replace("SIDES", sides) + f"# {tmp_path}\n")
+    task = {"kind": "coin.py:Coin", "sides": 2, "train_lengths": [3]}
+    with pytest.raises(UserError, match=message):
+        from_data({"name": "x", "models": 1, "steps": 1, "variants": ["pre"], "task": task}, tmp_path)
 
 
 def test_not_toml(tmp_path: Path):

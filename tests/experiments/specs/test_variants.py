@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -281,10 +281,8 @@ def test_own_parts_read_back_the_same(own, tmp_path):
     spec = read_toml(path)
     assert from_data(to_data(spec)) == spec
     assert spec.settings[0].model_of(spec.variants["bags"]).width == 5
-    assert (spec.rows(spec.variants["pre+my_ssmax"])["ssmax_bias"].low, spec.hyperparameters["ssmax_bias"].high) == (
-        0.5,
-        2.0,
-    )
+    row = spec.rows(spec.variants["pre+my_ssmax"])["ssmax_bias"]
+    assert spec.hyperparameters["ssmax_bias"] == (row.low, row.high) == (0.5, 2.0)
     assert "ssmax_bias" not in spec.rows(spec.variants["mine"])
 
 
@@ -425,6 +423,101 @@ def test_a_field_that_is_a_column_already_is_refused(tmp_path):
     (tmp_path / "clash.py").write_text(
         OWN.replace("width", "variant").replace('kind: ClassVar[str] = "bag"', "") + f"# {tmp_path}"
     )
-    spec = sct([f"{tmp_path / 'clash.py'}:Bag"])
     with pytest.raises(UserError, match="a model cannot have a field 'variant'"):
-        run(spec, tmp_path / "r", workers=1)
+        sct([f"{tmp_path / 'clash.py'}:Bag"])
+
+
+# ---- own parts that cannot be ------------------------------------------------------------------------------------
+
+
+def test_two_parts_of_one_name_do_not_share_what_they_learn(tmp_path):
+    learned = 's=rs.learned("heads", start=1.0)'
+    head = "import resharpen as rs\n"
+    (tmp_path / "a.py").write_text(
+        f"{head}@rs.attention({learned})\ndef mine(e, mask, p):\n    return e\n# {tmp_path}\n"
+    )
+    (tmp_path / "b.py").write_text(
+        f"{head}@rs.positions('logits', {learned})\ndef mine(e, p):\n    return e\n# {tmp_path}\n"
+    )
+    (tmp_path / "q.py").write_text(
+        f'{head}@rs.attention(W=rs.learned("d"))\ndef Q(e, mask, p):\n    return e\n# {tmp_path}\n'
+    )
+    with pytest.raises(UserError, match="two learned parameters are both called 's_mine': rename mine"):
+        sct([f"peri+{tmp_path}/a.py:mine+{tmp_path}/b.py:mine"])
+    with pytest.raises(UserError, match="two learned parameters are both called 'W_Q': rename Q"):
+        sct([f"peri+{tmp_path}/q.py:Q"])
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (
+            "@rs.norm()\ndef f(x, p):\n    return x.mean(-1, keepdim=True)",
+            r"f must give .* \[.*\] torch.float32, not \[.* 1\]",
+        ),
+        ("@rs.norm()\ndef f(x, p):\n    return x.double()", "not .* torch.float64"),
+        ("@rs.norm()\ndef f(x, p):\n    pass", "not a NoneType"),
+        ("@rs.attention()\ndef f(e, mask, p):\n    return e.sum(-1, keepdim=True)", "f must give what has the shape"),
+        ("@rs.positions('logits')\ndef f(e, p):\n    return e[..., :1]", "f must give what has the shape"),
+        ("@rs.optimiser()\ndef f(theta, g, state, p):\n    return theta", "an update returns the new theta and a dict"),
+        (
+            "@rs.optimiser()\ndef f(theta, g, state, p):\n    return theta.double(), {}",
+            "another shape or type than theta's",
+        ),
+        (
+            "@rs.optimiser(state=('m',))\ndef f(theta, g, state, p):\n    return theta, {'M': g}",
+            "declares the state m and returns M",
+        ),
+        (
+            "@rs.optimiser(state=('ema',))\ndef f(theta, g, state, p):\n    return theta, state",
+            "cannot have the name 'ema'",
+        ),
+    ],
+)
+def test_what_a_part_must_give(tmp_path, part, message):
+    (tmp_path / "f.py").write_text(f"import resharpen as rs\n{part}\n# {tmp_path}\n")
+    with pytest.raises(UserError, match=message):
+        run(sct([f"peri+{tmp_path}/f.py:f"]), tmp_path / "r", workers=1)
+
+
+def test_a_learned_parameter_hides_nothing():
+    for declare in (rs.norm(rms_epsilon=rs.learned()), rs.attention(n=rs.learned()), rs.attention(x=rs.learned())):
+        with pytest.raises(UserError, match=r"cannot be called 'rms_epsilon'|'[nx]' is taken"):
+            declare(lambda x, p: x)
+    with pytest.raises(UserError, match="cannot be called 'a': a hyperparameter is"):
+        rs.norm(hyperparameters={"a": rs.Row(1, 2)}, a=rs.learned())(lambda x, p: x)
+
+
+@pytest.mark.parametrize("name", ["steps", "train_length", "draw", "norm", "score"])
+def test_a_hyperparameter_is_no_column_of_the_tables(tmp_path, name):
+    rows = f"hyperparameters={{'{name}': rs.Row(1.0, 2.0)}}"
+    (tmp_path / "f.py").write_text(
+        f"import resharpen as rs\n@rs.norm({rows})\ndef f(x, p):\n    return x\n# {tmp_path}\n"
+    )
+    with pytest.raises(UserError, match=f"a hyperparameter cannot be called '{name}': the tables have a column"):
+        sct([f"peri+{tmp_path}/f.py:f"])
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("steps: int = 3", "a model cannot have a field 'steps'"),
+        ("p: float = 0.5", "p of a Sized = 0.5: must be a whole"),
+    ],
+)
+def test_a_model_whose_fields_cannot_be_kept(tmp_path, field, message):
+    (tmp_path / "f.py").write_text(
+        "from dataclasses import dataclass\nimport resharpen as rs\n@dataclass(frozen=True)\nclass Sized(rs.Model):\n"
+        f"    vocabulary: int\n    {field}\n    def parameters(self, parts):\n        return {{}}\n# {tmp_path}\n"
+    )
+    with pytest.raises(UserError, match=message):
+        sct([f"{tmp_path}/f.py:Sized"])
+
+
+def test_a_task_whose_field_is_a_column():
+    @dataclass(frozen=True)
+    class Long(SetComplement):
+        steps: int = 3
+
+    with pytest.raises(UserError, match="a task cannot have a field 'steps'"):
+        Experiment("x", (Setting(Long(4), 2),), ["pre"], 1, 1)

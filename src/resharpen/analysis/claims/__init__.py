@@ -12,7 +12,7 @@ from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.specs import shelf
 from resharpen.experiments.specs.spec import usual_model
 from resharpen.models import RETRIEVER_PLACEMENTS
-from resharpen.optim.hyperparameters import TABLE
+from resharpen.optim.hyperparameters import TABLE, narrowed
 from resharpen.parts import PLACEMENTS
 from resharpen.streams import GROUP
 from resharpen.tasks import Dyck, MaxRetrieval, SetComplement, Tomita
@@ -56,9 +56,9 @@ def claims(run: Results) -> list[Claim]:
     worth = correlation.worth(GROUP)
     have = set(run.table("models").select("setting", "variant").unique().iter_rows())
     given = run.experiment.hyperparameters
-    narrowed = tuple(f"the paper's range of {name}" for name in given if given[name] != TABLE.get(name))
+    other = tuple(f"the paper's range of {n}" for n in TABLE if n in given and narrowed(n, given[n]) != TABLE[n])
     return [
-        replace(claim, correlation=correlation, lacks=(*_lacks(have, claim), *narrowed))
+        replace(claim, correlation=correlation, lacks=(*_lacks(have, claim), *other))
         for claim in test(run, worth) + remedies_claims(run, worth)
     ]
 

@@ -29,6 +29,7 @@ from resharpen.engines.native.base import (
     unknown_part,
 )
 from resharpen.engines.pieces import lengths
+from resharpen.errors import UserError
 from resharpen.models import Model, Transformer
 from resharpen.tasks import Batch, Examples, Language, Task
 from resharpen.tasks.automaton import Automaton
@@ -126,6 +127,8 @@ class NativeTransformer(NativeEngine):
         longest = int(length_N.max(initial=1))
         self._check_tokens(tokens)
         p_star = np.ascontiguousarray(truth["p_star"], np.float32)
+        if p_star.shape != (expected := (int(scored.sum()), self._model.vocabulary)):  # the kernel reads so many
+            raise UserError(f"p_star of the scored places has the shape {list(p_star.shape)}, not {list(expected)}")
         marked = int(truth["marked"][0]) if len(truth.get("marked", ())) else -1  # one token for all of a set
         shape = (len(theta_MxX), len(p_star))
         out = {name: np.full(shape, np.nan, np.float32) for name in self.problem.task.measures}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.errors import UserError
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.metrics import ByLength
 from resharpen.optim.hyperparameters import Draws
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 
 Reported = Mapping[tuple[str, str], ByLength]
 """(WEIGHTS.SELECTION, metric) -> values by length."""
-
-
-RESERVED = ("model", "draw", "diverged_at", "weights", "selection", "length", "metric", "value", "count", "score")
 
 
 def models_table(
@@ -49,7 +45,7 @@ def shared_columns(experiment: Experiment, shard: Shard) -> dict[str, Any]:
     """What the models of a shard have in common: rows that were trained differently differ here."""
     setting, variant = shard.setting, experiment.variants[shard.variant]
     model = setting.model_of(variant)
-    columns = {
+    return {
         "setting": setting.name,
         "task": setting.task.kind,
         "train_length": setting.train_length,
@@ -61,14 +57,9 @@ def shared_columns(experiment: Experiment, shard: Shard) -> dict[str, Any]:
         "seed": experiment.seed,
         "engine": variant.engine or experiment.engine,
         "device": experiment.device,
+        **_fields(setting.task),  # which the spec let in: see its COLUMNS
+        **_fields(model),
     }
-    taken = {*columns, *experiment.rows(variant), *RESERVED}
-    for what, thing in (("task", setting.task), ("model", model)):
-        for name, value in _fields(thing).items():
-            if name in taken or columns.get(name, value) != value:
-                raise UserError(f"a {what} cannot have a field '{name}': the tables have a column of that name")
-            columns[name] = value
-    return columns
 
 
 def curves_table(

@@ -6,20 +6,21 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from resharpen import own
+from resharpen import own, streams
 from resharpen.engines.base import Ensemble, Problem, setting_name
 from resharpen.errors import UserError, unknown
-from resharpen.experiments.specs.variant import OF_THE_TASK, Variant, choose, meaning, sum_name
+from resharpen.experiments.specs.variant import OF_THE_TASK, PARTS, Variant, choose, meaning, sum_name
 from resharpen.models import Model, find_model
 from resharpen.optim import find_optimiser
-from resharpen.optim.hyperparameters import TABLE, Row, draw
-from resharpen.plain import typed
+from resharpen.optim.hyperparameters import TABLE, Given, Row, draw, narrowed
+from resharpen.plain import shown, typed
 from resharpen.streams import GROUP
 from resharpen.tasks import Task
 
@@ -28,8 +29,26 @@ LARGEST = 2**31 - 1
 """Of models, steps and the like: what the counters of the random streams take."""
 MOST_WEIGHTS = 10**9
 """Of a model; sixteen and more are trained side by side."""
+CHECKED_AT_ONCE = 2**21
+"""Bound on positions x tokens of an own task that are looked at together."""
 LONGEST_NAME = 200
 """Of what becomes the name of a directory, with room for the rest of a path."""
+
+SHARED = ("setting", "task", "train_length", "family", "variant", *PARTS, "steps", "batch", "seed", "engine", "device")
+COLUMNS = (
+    *SHARED,
+    "model",
+    "draw",
+    "diverged_at",
+    "weights",
+    "selection",
+    "length",
+    "metric",
+    "value",
+    "count",
+    "score",
+)
+"""Of the tables of every run: no field of a task or a model and no hyperparameter goes by one of these names."""
 
 
 def check_name(name: str, what: str = "name") -> None:
@@ -73,6 +92,32 @@ class Setting:
 
 def usual_model(task: Task) -> Model:
     return find_model(task.usual_model).usual(task.vocabulary)
+
+
+@cache
+def check_own_task(task: Task, seed: int, train_length: int) -> None:
+    """UserError for a task of the user's own whose validation sets or minibatches are wrong, before one is trained on.
+    Once a process: what it looks at is what training looks at first."""
+    try:
+        for use in ("selection", "report"):
+            for piece in task.validation(seed, use).pieces(CHECKED_AT_ONCE // task.vocabulary):
+                task.examples(piece)
+        task.batch(streams.key(seed, setting_name(task, train_length), "batch"), 0, 0, task.usual_batch, train_length)
+    except Exception as error:
+        if isinstance(error, UserError) or not own.raised_by_own(error):
+            raise
+        raise own.OwnCodeError(f"task '{task.name}' failed in your own code", error) from error
+
+
+def _given(name: str, value: Any) -> Given:
+    """What a spec says of a row, a list of two being a pair."""
+    if isinstance(value, Row):
+        return value
+    numbers = value if isinstance(value, list | tuple) else [value]
+    if len(numbers) not in (1, 2) or any(isinstance(x, bool) or not isinstance(x, int | float) for x in numbers):
+        raise UserError(f"{name} = {shown(value)}: allowed are a number or [low, high]")
+    low, high = (typed(name, x, float) for x in (numbers[0], numbers[-1]))
+    return low if low == high else (low, high)
 
 
 def check_fits(task: Task, model: Model) -> None:
@@ -123,8 +168,9 @@ class Experiment:
     """Where the torch engine computes: cpu, cuda or mps."""
     march: str = "native"
     """The instruction set of native kernels: this machine's own, or one that several machines have, x86-64-v3 say."""
-    hyperparameters: Mapping[str, Row] = field(default_factory=dict)
-    """Rows of the search that are fixed or narrowed; the others are those of the paper, or of the parts."""
+    hyperparameters: Mapping[str, Given] = field(default_factory=dict)
+    """Rows of the search that are other than those of the paper, or of the parts: fixed to a number or narrowed to
+    (low, high), each variant's row in its own scale; or a Row, whose scale is then that of all."""
     baseline: str | None = None
     """The variant that the others are compared with; None takes the first. It changes nothing that is trained."""
 
@@ -151,6 +197,8 @@ class Experiment:
         if self.engine == "native" and self.device != "cpu":
             raise UserError(f"device = {self.device}: the native engine computes on the cpu")
         object.__setattr__(self, "variants", self._named_variants())
+        given = typed("hyperparameters", self.hyperparameters, Mapping, "a table")
+        object.__setattr__(self, "hyperparameters", {name: _given(name, value) for name, value in given.items()})
         self._check_variants()
         object.__setattr__(self, "baseline", self._named_baseline())
 
@@ -161,6 +209,8 @@ class Experiment:
             raise UserError("the tasks of an experiment start from one kind of model; another one is a variant")
         for setting in self.settings:
             check_name(setting.name, "name of a task")
+            if own.is_own(setting.task.kind):
+                check_own_task(setting.task, self.seed, setting.train_length)
         # some file systems take capitals and small letters for the same
         names = [setting.name.lower() for setting in self.settings]
         if twice := {name for name, n in Counter(names).items() if n > 1}:
@@ -221,16 +271,35 @@ class Experiment:
             find_optimiser(variant.optimiser)
             if variant.engine not in (None, "torch", "native"):
                 raise unknown(f"engine of variant '{name}'", str(variant.engine), ENGINES[1:])
+            self._check_columns(variant)
         rows = {row for variant in self.variants.values() for row in self.rows(variant)}
         for name in self.hyperparameters:
             if name not in rows:
                 raise unknown("hyperparameter", name, rows)
 
-    def rows(self, variant: Variant) -> dict[str, Row]:
-        """What is drawn for the models of a variant: the paper's table, what its parts bring, what the spec fixes."""
+    def _check_columns(self, variant: Variant) -> None:
+        rows = self.rows(variant)
+        if taken := [row for row in rows if row in COLUMNS]:
+            raise UserError(f"a hyperparameter cannot be called '{taken[0]}': the tables have a column of that name")
+        for setting in self.settings:
+            values: dict[str, Any] = {}
+            for what, thing in (("task", setting.task), ("model", setting.model_of(variant))):
+                for name in (f.name for f in fields(thing)):  # pyright: ignore[reportArgumentType]
+                    value = getattr(thing, name)
+                    if name in COLUMNS or name in rows or values.setdefault(name, value) != value:
+                        raise UserError(f"a {what} cannot have a field '{name}': the tables have a column of that name")
+                    if what == "model":
+                        typed(f"{name} of a {own.short(thing.kind)}", value, int)
+
+    def usual_rows(self, variant: Variant) -> dict[str, Row]:
+        """What is drawn where the spec says nothing of it: the paper's table, and what the parts of a variant bring."""
         parts = variant.parts(self.settings[0].model_of(variant))
-        rows = {**TABLE, **find_optimiser(variant.optimiser).hyperparameters, **parts.hyperparameters}
-        return rows | {name: row for name, row in self.hyperparameters.items() if name in rows}
+        return {**TABLE, **find_optimiser(variant.optimiser).hyperparameters, **parts.hyperparameters}
+
+    def rows(self, variant: Variant) -> dict[str, Row]:
+        """What is drawn for the models of a variant."""
+        rows, given = self.usual_rows(variant), self.hyperparameters
+        return {name: narrowed(name, given[name], row) if name in given else row for name, row in rows.items()}
 
     def checkpoint_steps(self) -> list[int]:
         """Evenly spaced, the last at step T; fewer where there are not so many steps."""

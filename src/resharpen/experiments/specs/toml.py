@@ -17,6 +17,7 @@ norm = "dyt.py:dyt"                 # code of your own: FILE.py:NAME, wherever a
 [hyperparameters]                   # fix a row or narrow it; the rest is drawn as in the paper
 peak_learning_rate = 1e-3
 weight_decay = [1e-6, 1e-2]
+ema_lag = { low = 1.0, high = 1e3, scale = "linear" }    # or in another scale than its own
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from typing import Any
 from resharpen import own
 from resharpen.errors import UserError
 from resharpen.experiments.specs.spec import Experiment, Setting, usual_model
-from resharpen.experiments.specs.variant import choose, from_table
+from resharpen.experiments.specs.variant import Variant, choose, from_table
 from resharpen.models import Model, find_model
-from resharpen.optim.hyperparameters import TABLE, Row, narrowed
-from resharpen.plain import Data, known, shown, typed
+from resharpen.optim.hyperparameters import TABLE, Row
+from resharpen.plain import Data, known, typed
 from resharpen.tasks import SetComplement, Task, find_task
 
 _NUMBERS = ("models", "steps", "batch", "checkpoints", "seed")
@@ -78,8 +79,9 @@ def from_data(data: Data, base: Path | None = None) -> Experiment:
         tables = typed("variant", data.get("variant", {}), dict)
         mine = {name: from_table(name, table, base) for name, table in tables.items()}
         variants = choose(typed("variants", data.get("variants", list(mine)), list, "a list of names"), mine, base)
-        experiment = Experiment(settings=settings, variants=variants, **plain)
-        return replace(experiment, hyperparameters=_rows(experiment, data.get("hyperparameters", {})))
+        given = typed("hyperparameters", data.get("hyperparameters", {}), dict)
+        rows = {name: _row(name, x) if isinstance(x, dict) else x for name, x in given.items()}
+        return Experiment(settings=settings, variants=variants, hyperparameters=rows, **plain)
     except ValueError as error:
         raise error if isinstance(error, UserError) else UserError(str(error)) from error
 
@@ -92,14 +94,14 @@ def to_data(experiment: Experiment) -> dict[str, Any]:
         "variants": list(experiment.variants),
         "variant": {name: variant.as_data() for name, variant in experiment.variants.items()},
         "task": tasks_data(experiment.settings),
-        "hyperparameters": _rows_data(experiment.hyperparameters),
+        "hyperparameters": _given_data(experiment),
         **({"baseline": experiment.baseline} if experiment.baseline else {}),
     }
 
 
 def search_data(experiment: Experiment) -> dict[str, Any]:
     """Everything that is drawn, by variant: for the record, and to notice where a default has changed."""
-    return {name: _rows_data(experiment.rows(variant)) for name, variant in experiment.variants.items()}
+    return {name: _drawn(experiment, variant) for name, variant in experiment.variants.items()}
 
 
 def differences(old: Data, new: Data, prefix: str = "") -> list[str]:
@@ -157,23 +159,37 @@ def tasks_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
     ]
 
 
-def _rows(experiment: Experiment, table: Any) -> dict[str, Row]:
-    """Fixed and narrowed rows, in the scale of the row that they stand for."""
-    there: dict[str, Row] = dict(TABLE)
-    for variant in experiment.variants.values():
-        there = {**experiment.rows(variant), **there}
-    given = typed("hyperparameters", table, dict)
-    known("hyperparameter", given, there)
-    return {name: narrowed(name, _number_or_pair(name, value), there[name]) for name, value in given.items()}
+def _row(name: str, table: Data) -> Row:
+    known(f"key in hyperparameters.{name}", table, ("low", "high", "scale", "floor"))
+    if not {"low", "high"} <= set(table):
+        raise UserError(f"hyperparameters.{name} needs 'low' and 'high'")
+    floor = typed(f"floor of {name}", table.get("floor", False), bool)
+    return Row(typed(name, table["low"], float), typed(name, table["high"], float), table.get("scale", "log"), floor)
 
 
-def _rows_data(rows: Mapping[str, Row]) -> dict[str, Any]:
-    return {name: row.low if row.low == row.high else [row.low, row.high] for name, row in rows.items()}
+def _given_data(experiment: Experiment) -> dict[str, Any]:
+    """A Row in the scale that all variants have anyway is a pair."""
+    usual = [experiment.usual_rows(variant) for variant in experiment.variants.values()]
+    data: dict[str, Any] = {}
+    for name, given in experiment.hyperparameters.items():
+        if isinstance(given, Row):
+            data[name] = _row_data(given, [rows[name] for rows in usual if name in rows])
+        else:
+            data[name] = list(given) if isinstance(given, tuple) else given
+    return data
 
 
-def _number_or_pair(name: str, value: Any) -> float | tuple[float, float]:
-    numbers = value if isinstance(value, list) else [value]
-    if len(numbers) not in (1, 2) or any(isinstance(x, bool) or not isinstance(x, int | float) for x in numbers):
-        raise UserError(f"{name} = {shown(value)}: allowed are a number or [low, high]")
-    low, *rest = (typed(name, x, float) for x in numbers)
-    return (low, *rest) if rest else low
+def _drawn(experiment: Experiment, variant: Variant) -> dict[str, Any]:
+    """A row that the spec narrows says its scale if it is not that of the paper's row of that name, or the log scale:
+    a run of an earlier version, which took those, is not continued in another."""
+    usual = experiment.usual_rows(variant)
+    before = {name: TABLE.get(name, Row(1.0, 1.0)) for name in experiment.hyperparameters}
+    return {name: _row_data(row, [before.get(name, usual[name])]) for name, row in experiment.rows(variant).items()}
+
+
+def _row_data(row: Row, usual: Iterable[Row]) -> Any:
+    """Low and high, or only one if they are the same, and scale and floor where they are not the usual ones."""
+    fixed = row.low == row.high
+    if all((fixed or row.scale == x.scale) and row.floor == x.floor for x in usual):
+        return row.low if fixed else [row.low, row.high]
+    return {"low": row.low, "high": row.high, "scale": row.scale, "floor": row.floor}
