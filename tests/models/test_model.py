@@ -9,7 +9,9 @@ import pytest
 import resharpen as rs
 from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.experiments.specs.variant import Variant
-from resharpen.parts import Placement
+from resharpen.models import Minimal, Retriever, Transformer
+from resharpen.models.model import Misfit
+from resharpen.parts import NORMS, Parts, Placement
 from resharpen.tasks import SetComplement
 
 OWN = """
@@ -95,3 +97,10 @@ def test_nor_is_a_placement_of_the_user_s_taken_by_itself(made):
             continue
         with pytest.raises(rs.UserError, match="has no placement in its `takes`: this placement would change nothing"):
             own.parts(model)
+
+
+@pytest.mark.parametrize("model", [Minimal(5, 4, 2, 3), Transformer(5), Retriever()], ids=lambda model: model.kind)
+def test_a_norm_function_needs_a_norm(model):
+    with pytest.raises(Misfit, match="there is no norm in this placement: 'layer' would change nothing"):
+        model.check(Parts(Placement(), norm=NORMS["layer"]))
+    model.check(Parts(Placement(block_out=True), norm=NORMS["layer"]))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from resharpen.models.layers import Bound
-from resharpen.models.model import Misfit
+from resharpen.models.model import Misfit, check_norm
 from resharpen.parts.attention.gated import gated
 from resharpen.parts.attention.softmax import softmax
 from resharpen.parts.parts import Parts
@@ -55,6 +55,7 @@ def causal_attention(bound: Bound, q: Tensor, k: Tensor, v: Tensor, x_MxNxLxD: T
 
 def check_causal(parts: Parts, sizes: Mapping[str, int], width: str) -> None:
     """Misfit for a part that has no meaning with causal attention of these sizes; `width` is what d_head is called."""
+    check_norm(parts)
     heads, d_head = sizes["heads"], sizes["d_head"]
     if parts.attention.orders and parts.positions.on != "nothing":
         raise Misfit("positions", f"{parts.attention.name} makes an order by itself and goes without positions")

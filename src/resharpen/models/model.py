@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
 from resharpen.models.layers import Record, Tensors
+from resharpen.parts.norms.rms import rms
 from resharpen.parts.parameter import Parameter
 from resharpen.parts.parts import Parts
 from resharpen.parts.placement import Placement
@@ -24,6 +25,12 @@ class Misfit(ValueError):
     def __init__(self, kind: Kind, why: str):
         super().__init__(why)
         self.kind = kind
+
+
+def check_norm(parts: Parts) -> None:
+    """Misfit for a norm function where no norm stands: it would train the same under another name."""
+    if parts.norm is not rms and not any(vars(parts.placement).values()):
+        raise Misfit("norm", f"there is no norm in this placement: '{parts.norm.name}' would change nothing")
 
 
 class Model:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from resharpen.models.layers import Bound, Record, Tensors, attention_parameters, norm_parameters
-from resharpen.models.model import Misfit, Model
+from resharpen.models.model import Misfit, Model, check_norm
 from resharpen.parts import parameter
 from resharpen.parts.attention.adaptive_temperature import entropy
 from resharpen.parts.parameter import Parameter
@@ -61,6 +61,7 @@ class Retriever(Model):
 
     def check(self, parts: Parts) -> None:
         """A retriever has four placements and no others, its items have no order, and its query reads nothing."""
+        check_norm(parts)
         if parts.placement not in RETRIEVER_PLACEMENTS.values():
             raise Misfit("placement", "a retriever has norms on h_i and on z, and no others")
         if parts.positions.on != "nothing":
