@@ -4,7 +4,7 @@ BIN := .venv/bin
 KERNELS := $(wildcard src/resharpen/engines/native/kernels/*.* src/resharpen/engines/native/kernels/*/*.h tests/*.cpp)
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-all lint bench chromium clean
+.PHONY: demo test test-all lint types kernels bench chromium clean
 
 demo: .venv/installed
 	$(BIN)/resharpen run fig1 --scale laptop --out runs/demo
@@ -20,8 +20,13 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/basedpyright
 	$(BIN)/clang-format --dry-run -Werror $(KERNELS)
+	$(MAKE) -s -j2 --output-sync types kernels
+
+types:
+	$(BIN)/basedpyright
+
+kernels:
 	$(BIN)/python tools/lint_kernels.py
 
 bench: .venv/installed-bench
