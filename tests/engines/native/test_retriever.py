@@ -135,6 +135,81 @@ def test_gelu_and_its_slope():
     assert (np.abs(slope - exact_slope) <= 2.0**-22).all()
 
 
+# ---- items from nodes ------------------------------------------------------------------------------------------------
+
+STEEPEST = (0.5, 2.0, 5.0, 11.0, 40.0, 500.0)
+"""Largest weight of the priority: 8 and 16 points on a curve, in two and four pieces; items that are nodes themselves in
+training, and at last in evaluation, too."""
+
+
+def steep(problem, ensemble, steepest):
+    """A state with weights of the priority up to this one."""
+    state = moved(problem, ensemble)
+    for name in ("theta", "theta_0", "ema"):
+        row = state[f"{name}.W_1"][:, 0]
+        row *= steepest / np.abs(row).max(axis=1, keepdims=True)
+    return state
+
+
+@pytest.mark.parametrize("steepest", STEEPEST)
+@pytest.mark.parametrize("placement", ["none", "peri"])
+def test_parity_whatever_items_are_made_of(placement, steepest):
+    problem = retriever_problem(placement, hidden=32)
+    ensemble = make_ensemble(problem, range(8), **BENIGN | {"peak_learning_rate": 1e-4})
+    assert_parity(NativeRetriever, problem, ensemble, (1, 3), start=steep(problem, ensemble, steepest))
+
+
+@pytest.mark.parametrize("steepest", STEEPEST)
+@pytest.mark.parametrize("placement", ["none", "peri"])
+def test_attention_whatever_items_are_made_of(placement, steepest):
+    problem = retriever_problem(placement, hidden=16)
+    ensemble = make_ensemble(problem, 1)
+    theta = part(steep(problem, ensemble, steepest), "theta")
+    validation = few_sets(problem, 3)
+    correct, entropy, largest = NativeRetriever(problem, ensemble).measure(theta, validation, report=True).values()
+    one = {name: x[0].astype(np.float64) for name, x in theta.items()}
+    for p, (priority, kinds, length, label) in enumerate(sequences(problem, validation)):
+        epsilon = ensemble.hyperparameters["rms_epsilon"][0]
+        w, z = reference.attention_and_logits(one, priority[:length], kinds[:length], placement, epsilon)
+        assert correct[0, p] == (z.argmax() == label)
+        assert np.isclose(entropy[0, p], reference.entropy(w), rtol=1e-4, atol=1e-4)
+        assert np.isclose(largest[0, p], w.max(), rtol=1e-4)
+
+
+def points_of(n):
+    return ((1 - np.cos((np.arange(n) + 0.5) * np.pi / n)) / 2).astype(np.float32).astype(np.float64)
+
+
+def lagrange(x, point):
+    """The polynomials themselves, in float64: [x, points]."""
+    others = [[j for j in range(len(point)) if j != k] for k in range(len(point))]
+    return np.stack([np.prod((x[:, None] - point[o]) / (point[k] - point[o]), axis=1) for k, o in enumerate(others)], 1)
+
+
+@pytest.mark.parametrize(("points", "first"), [(8, 0), (8, 8), (16, 0)])
+def test_shares_of_points(points, first):
+    point = points_of(points)
+    x = np.concatenate([np.linspace(0, 1, 5_001), point, np.nextafter(point.astype(np.float32), np.float32(2))])
+    x = x.astype(np.float32)
+    got = np.empty((len(x), 16), np.float32)
+    native.kernel(Retriever(16)).shares_of(points, first, len(x), x.ctypes.data, got.ctypes.data)
+    expected = np.zeros((len(x), 16))
+    expected[:, first : first + points] = lagrange(x.astype(np.float64), point)
+    assert np.abs(got - expected).max() < 1e-6
+    assert np.array_equal(got[5_001 : 5_001 + points, first : first + points], np.eye(points))
+    assert np.abs(got.astype(np.float64).sum(axis=1) - 1).max() < 5e-7
+
+
+@pytest.mark.parametrize(("points", "steepest"), [(8, 0.6), (16, 3.0)])
+def test_a_curve_is_known_from_its_points(points, steepest):
+    """To 1e-9, wherever the bend of the gelu is: the bounds by which the kernel chooses its nodes."""
+    point, x = points_of(points), np.linspace(0, 1, 501)
+    shares, slopes = lagrange(x, point), np.linspace(-1, 1, 9) * steepest
+    for offset in np.linspace(-8, 8, 161):
+        u, at_points = offset + np.multiply.outer(slopes, x), offset + np.multiply.outer(slopes, point)
+        assert np.abs(at_points * ndtr(at_points) @ shares.T - u * ndtr(u)).max() < 1.2e-9
+
+
 # ---- promises --------------------------------------------------------------------------------------------------------
 
 
@@ -198,6 +273,10 @@ def test_what_it_cannot_do():
         reader.advance(1)
     items, labels, mask = problem.minibatch(0, 0)
     engine = NativeRetriever(problem, ensemble)
-    for wrong in (items._replace(kind=items.kind + 10), items._replace(length=items.length + 16)):
-        with pytest.raises(ValueError, match=r"classes are|items here"):
+    for wrong in (
+        items._replace(kind=items.kind + 10),
+        items._replace(length=items.length + 16),
+        items._replace(priority=items.priority + 1),
+    ):
+        with pytest.raises(ValueError, match=r"classes are|items here|priorities are"):
             engine.advance(1, [Batch(wrong, labels, mask)])

@@ -51,6 +51,7 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
         ],
         sample=[c_void_p, c_uint32, c_uint32, c_int32, c_int32, *pointers],
         gelu_of=[c_int32, *pointers[:3]],
+        shares_of=[c_int32, c_int32, c_int32, *pointers[:2]],
     )
 
 
@@ -140,7 +141,7 @@ def ragged(given: Items, label_N: NDArray[np.int64]) -> tuple[NDArray[np.int32],
 
 
 def check_items(items: Items, label_N: NDArray, classes: int) -> None:
-    """The kernel indexes tables with what it is given."""
+    """The kernel indexes tables with what it is given, and knows what priorities lie between."""
     class_NxL, length_N = items.kind, np.asarray(items.length)
     real_NxL = np.arange(class_NxL.shape[1]) < length_N[:, None]
     if not (np.all(length_N >= 1) and np.all(length_N <= class_NxL.shape[1])):
@@ -148,3 +149,6 @@ def check_items(items: Items, label_N: NDArray, classes: int) -> None:
     for found in (class_NxL[real_NxL], label_N):
         if np.any((found < 0) | (found >= classes)):
             raise ValueError(f"classes are 0..{classes - 1}")
+    priority = np.asarray(items.priority)[real_NxL]
+    if not np.all((priority >= 0) & (priority <= 1)):
+        raise ValueError("priorities are 0 to 1")

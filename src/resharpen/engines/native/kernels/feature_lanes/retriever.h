@@ -5,19 +5,18 @@
 //     a_i = gelu(x_i W_1 + b_1)      h_i = [a_i W_2 + b_2]      e_i = h_i K . q      z = [sum_i w_i h_i V]
 //     f = gelu(z W_3 + b_3)          logits = f W_4 + b_4       w = softmax(e)
 //
-// What is computed, exactly the same but for rounding:
-//   - x_i is a priority and a one-hot class: x_i W_1 + b_1 is a row of a table plus the priority times a row.
-//   - The query is one vector for all items, so K enters only as k = K q, and e_i = h_i . k.
-//   - Attention is linear in the values: z = (sum_i w_i h_i) V, one product a sequence and not one an item.
-//   - Without a norm on h_i also W_2 is applied once a sequence, sum_i w_i h_i = (sum_i w_i a_i) W_2 + b_2, and
-//     e_i = a_i . (W_2 k); the part b_2 . k is the same for all items and falls out of the softmax.
-//   - With it, h_i = r_i g * (a_i W_2 + b_2), and r_i is a number an item: W_2, b_2 and g wait for the sums as well.
-//     Of an item only |a_i W_2 + b_2|^2 is needed, a quadratic form in a_i. Its matrix W_2 W_2^T is made once a step,
-//     a_i times it serves the form and its derivative, and the gradient of the matrix is symmetric: in all half of what
-//     forward and backward through W_2 would take.
+// What is computed, the same but for rounding:
+//   - x_i is a priority and a one-hot class, so a_i and h_i before its norm lie on C curves, one a class, with the
+//     priority along them. A curve is known from a few of its points, the nodes, to a hundredth of a rounding error
+//     (retriever_items.h): item i is sum_k l_ik node_k, its shares l_i of sixteen nodes that lie side by side. Both
+//     layers are computed at 80 or 160 nodes, where a minibatch has 1,300 items and validation a million.
+//   - The query is one vector for all items, so K enters only as k = K q, and e_i = h_i . k = sum_k l_ik (h_k . k).
+//   - |h_i|^2 for the norm is a quadratic form in the shares, of the products of nodes.
+//   - Attention is linear in the values: z = (sum_i w_i h_i) V, one product a sequence, and the sum is one over nodes.
+//   - Where the priority's weights are so large that curves are not smooth, items are nodes of their own.
 //   - Only real items are computed.
 //
-// Sequences are taken a block at a time, forward and backward, so that a block's items stay in the cache.
+// Sequences are taken a block at a time, forward and backward, so that what is computed of them stays in the cache.
 #pragma once
 
 #include "retriever_training.h"
@@ -36,23 +35,29 @@ class Retriever : public RetrieverTraining {
     // The gradient of the mean negative log likelihood of a minibatch, which it returns.
     double gradient_of(const RetrievalBatch& batch, const float* theta, float epsilon, float* gradient) {
         prepare(theta, epsilon, true);
+        choose_nodes(kMostPieces);
         d = gradient;
         first_block = true;
         double loss = 0;
-        clear(kW1, kW2), clear(kQ, kW3), clear(kW4, size);
-        std::fill(d_score, d_score + H, 0.0f);
-        std::fill(d_gram_bias, d_gram_bias + H, 0.0f);
-        d_score_bias = d_b2_squared = 0, d_ssmax = 0;
+        clear(kW1, kK), clear(kQ, kW3), clear(kW4, size);
+        std::fill(d_key, d_key + H, 0.0f);
+        d_ssmax = 0;
+        if (curved()) nodes_on_curves(), nodes_forward<true>();
         for (int first = 0; first < batch.n(); first += kBlock) {
             const int end = std::min(first + kBlock, batch.n());
+            if (!curved()) {
+                nodes.assign(&batch.items[batch.begin[first]], batch.items.data() + batch.begin[end]);
+                nodes_forward<true>();
+            }
             attend_block(batch, first, end);
             head_forward(end - first);
             loss += head_backward(end - first, &batch.label[first], 1.0f / float(batch.n()));
             attend_block_backward(batch, first, end);
+            if (!curved()) nodes_backward();
             first_block = false;
         }
-        if (norm_in) squares_backward();
-        score_backward();
+        if (curved()) nodes_backward();
+        key_backward();
         if (remedy == Remedy::ssmax) d[ssmax_at] = float(d_ssmax);
         for (int c = 0; c < C; c++) add_row<kV>(d + kB1, 1, d + kW1 + (1 + c) * H);
         return loss / batch.n();
@@ -63,6 +68,8 @@ class Retriever : public RetrieverTraining {
     void evaluate(const float* theta, float epsilon, int n, const int* begin, const Item* items, const int* label,
                   float* correct, float* entropy, float* largest) {
         prepare(theta, epsilon, false);
+        choose_nodes(kMostPiecesRead);
+        if (curved()) nodes_on_curves(), nodes_forward<false>();
         for (int first = 0; first < n; first += kBlock) {
             const int count = std::min(kBlock, n - first);
             for (int i = 0; i < count; i++) {
@@ -72,7 +79,7 @@ class Retriever : public RetrieverTraining {
                 if (largest) largest[first + i] = seen.largest;
             }
             if (!correct) continue;
-            second_layer(count);
+            if (curved()) sum_nodes(count);
             head_forward(count);
             for (int i = 0; i < count; i++) correct[first + i] = is_right(logits[i], label[first + i]);
         }
@@ -80,12 +87,14 @@ class Retriever : public RetrieverTraining {
 
   private:
     static constexpr int kItemBlock = 96;  // items at a time in evaluation
+    // More pieces of a curve would have more nodes than a minibatch has items, or than there is memory for.
+    static constexpr int kMostPieces = 4, kMostPiecesRead = 32;
 
     struct Attention {
         float entropy, largest;
     };
 
-    // Leaves sum w_i h_i (or what second_layer makes it from) in row s.
+    // Leaves sum w_i r_i h_i in row s of `hidden`, or what sum_nodes makes it from.
     Attention attend(const Item* items, int n, int s) {
         Attention seen = attend_with(items, n, s, training_factor(n));
         if (remedy == Remedy::adaptive_temperature)
@@ -98,22 +107,26 @@ class Retriever : public RetrieverTraining {
     // give the entropy log Z - E / Z.
     Attention attend_with(const Item* items, int n, int s, float factor) {
         reserve_items(kItemBlock);
+        mass.shape(kBlock, curved() ? n_nodes : kItemBlock);
         alignas(64) float u[kItemBlock + 16];
-        f32x16 sum[kV];
-        for (f32x16& x : sum) x = broadcast(0);
+        float* of_sequence = mass[s];
+        if (curved())
+            std::memset(of_sequence, 0, sizeof(float) * n_nodes);
+        else
+            std::memset(hidden[s], 0, sizeof(float) * H);
         float highest = -std::numeric_limits<float>::infinity();
-        double Z = 0, E = 0, one = 0;
+        double Z = 0, E = 0;
         for (int from = 0; from < n; from += kItemBlock) {
             const int count = std::min(kItemBlock, n - from);
-            features<false>(items + from, count);
-            if (norm_in) scales_of_items(count);
+            if (!curved()) nodes.assign(items + from, items + from + count), nodes_forward<false>();
+            place(items + from, count);
             scores(count, u);
             float now = highest;
             for (int i = 0; i < count; i++) u[i] *= factor, now = std::max(now, u[i]);
             if (from > 0 && now > highest) {
                 const double shift = double(highest) - now, shrink = std::exp(shift);
-                E = shrink * (E + Z * shift), Z *= shrink, one *= shrink;
-                for (f32x16& x : sum) x = float(shrink) * x;
+                E = shrink * (E + Z * shift), Z *= shrink;
+                scale_sum(s, float(shrink));
             }
             highest = now;
             for (int i = 0; i < count; i += 16) {
@@ -123,15 +136,17 @@ class Retriever : public RetrieverTraining {
                 store(by, below);
                 for (int j = 0; j < std::min(16, count - i); j++) Z += u[i + j], E += u[i + j] * by[j];
             }
-            for (int i = 0; i < count; i++) {
-                const float w = norm_in ? u[i] * r[i] : u[i];
-                one += w;
-                for (int v = 0; v < kV; v++) sum[v] += w * load(a[i] + 16 * v);
-            }
+            if (!curved()) std::memset(of_sequence, 0, sizeof(float) * n_nodes);
+            for (int i = 0; i < count; i++) add_mass(of_sequence, i, u[i]);
+            if (!curved()) gemm(1, n_nodes, kV, {of_sequence, 0, 1}, row_major(h.data(), kRow), hidden[s], kRow, true);
         }
-        for (int v = 0; v < kV; v++) store(pooled[s] + 16 * v, float(1 / Z) * sum[v]);
-        pooled_one[s] = norm_in ? float(one / Z) : 1;
+        scale_sum(s, float(1 / Z));
         return {float(std::log(Z) - E / Z), float(1 / Z)};
+    }
+
+    void scale_sum(int s, float by) {
+        float* sum = curved() ? mass[s] : hidden[s];
+        for (int i = 0; i < (curved() ? n_nodes : H); i += 16) store(sum + i, by * load(sum + i));
     }
 };
 

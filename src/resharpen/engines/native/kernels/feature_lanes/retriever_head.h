@@ -9,29 +9,28 @@ class RetrieverHead : public RetrieverItems {
   protected:
     using RetrieverItems::RetrieverItems;
 
-    static constexpr int kBlock = 24;  // sequences at a time
+    static constexpr int kBlock = 48;  // sequences at a time
 
-    // Sequences of a block. pooled is sum w_i r_i a_i and pooled_one sum w_i r_i, r_i = 1 without a norm on h; hidden
-    // is sum w_i r_i (a_i W_2 + b_2), and mixed that with the norm's gain.
-    Rows<kRow> pooled{kBlock}, hidden{kBlock}, mixed{kBlock}, z{kBlock}, normed{kBlock}, f{kBlock}, f_slope{kBlock},
-        d_row{kBlock}, d_other{kBlock};
+    // Sequences of a block: `hidden` is sum w_i r_i h_i, r_i = 1 / rms of h_i or 1 without a norm on it; `mixed` is
+    // that with the norm's gain.
+    Rows<kRow> hidden{kBlock}, mixed{kBlock}, z{kBlock}, normed{kBlock}, f{kBlock}, f_slope{kBlock}, d_row{kBlock},
+        d_other{kBlock};
     Rows<16> logits{kBlock};
-    float z_scale[kBlock], pooled_one[kBlock];
+    float z_scale[kBlock];
 
-    // mixed = sum w_i h_i, from the pooled a_i.
-    void second_layer(int n) {
-        Rows<kRow>& to = norm_in ? hidden : mixed;
-        for (int s = 0; s < n; s++)
-            for (int v = 0; v < kV; v++) store(to[s] + 16 * v, broadcast(pooled_one[s]) * load(theta + kB2 + 16 * v));
-        gemm(n, H, kV, {pooled.data(), kRow, 1}, row_major(W2.data(), kRow), to.data(), kRow, true);
-        if (!norm_in) return;
-        for (int s = 0; s < n; s++)
-            for (int v = 0; v < kV; v++)
-                store(mixed[s] + 16 * v, load(hidden[s] + 16 * v) * load(theta + gain_in + 16 * v));
+    // hidden = sum w_i r_i h_i, from how much of every node is in it.
+    void sum_nodes(int n) {
+        gemm(n, n_nodes, kV, {mass[0], mass.row, 1}, row_major(h.data(), kRow), hidden.data(), kRow);
     }
 
+    Rows<kRow>& after_gain() { return norm_in ? mixed : hidden; }
+
     void head_forward(int n) {
-        gemm(n, H, kV, {mixed.data(), kRow, 1}, row_major(Value.data(), kRow), z.data(), kRow);
+        if (norm_in)
+            for (int s = 0; s < n; s++)
+                for (int v = 0; v < kV; v++)
+                    store(mixed[s] + 16 * v, load(hidden[s] + 16 * v) * load(theta + gain_in + 16 * v));
+        gemm(n, H, kV, {after_gain().data(), kRow, 1}, row_major(Value.data(), kRow), z.data(), kRow);
         if (norm_out)
             for (int s = 0; s < n; s++) {
                 f32x16 row[kV];
@@ -58,7 +57,7 @@ class RetrieverHead : public RetrieverItems {
 
     Rows<kRow>& after_norm() { return norm_out ? normed : z; }
 
-    // Leaves the gradient by `mixed` in d_other; returns the summed negative log likelihood.
+    // Leaves the gradient by `hidden` in d_other; returns the summed negative log likelihood.
     double head_backward(int n, const int* label, float scale) {
         double loss = 0;
         for (int s = 0; s < n; s++) {
@@ -75,13 +74,25 @@ class RetrieverHead : public RetrieverItems {
         gemm(n, C, kV, {logits.data(), 16, 1}, row_major(W4T.data(), kRow), d_row.data(), kRow);
         for (int s = 0; s < n; s++)
             for (int v = 0; v < kV; v++) store(d_row[s] + 16 * v, load(d_row[s] + 16 * v) * load(f_slope[s] + 16 * v));
-        weight_gradient(n, after_norm(), d_row, d + kW3, d + kB3);
+        weight_gradient(n, after_norm(), d_row, d + kW3, d + kB3, !first_block);
         gemm(n, H, kV, {d_row.data(), kRow, 1}, row_major(W3T.data(), kRow), d_other.data(), kRow);
         if (norm_out) norm_backward(n);
-        weight_gradient(n, mixed, d_other, d + kValue, nullptr);
+        weight_gradient(n, after_gain(), d_other, d + kValue, nullptr, !first_block);
         std::swap(d_row, d_other);
         gemm(n, H, kV, {d_row.data(), kRow, 1}, row_major(ValueT.data(), kRow), d_other.data(), kRow);
+        if (norm_in) gain_backward(n);
         return loss;
+    }
+
+    // From `mixed` to `hidden` and the gain.
+    void gain_backward(int n) {
+        for (int s = 0; s < n; s++)
+            for (int v = 0; v < kV; v++) {
+                const f32x16 dy = load(d_other[s] + 16 * v);
+                float* d_gain = d + gain_in + 16 * v;
+                store(d_gain, load(d_gain) + dy * load(hidden[s] + 16 * v));
+                store(d_other[s] + 16 * v, dy * load(theta + gain_in + 16 * v));
+            }
     }
 
     RowNorm<kV, H, H> norm() const { return {false, epsilon}; }
