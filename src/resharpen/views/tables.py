@@ -64,10 +64,11 @@ def print_claims(claims: Sequence[Claim], console: Console) -> None:
     )
     correlation = claims[0].correlation
     alike = f"{correlation.estimate:.3f} (0 ± {correlation.error:.3f} if there is none)"
+    worth = correlation.worth(GROUP)
     console.print(
         f"Intraclass correlation of scores in groups of {GROUP} draws: "
         f"{'unknown, there is one group' if isnan(correlation.estimate) else alike}. "
-        f"Each draw counts as {correlation.worth(GROUP):.2g} independent ones.",
+        f"{'Draws count as independent' if worth == 1 else f'Each draw counts as {worth:.2g} independent ones'}.",
         style="dim",
     )
 
