@@ -17,7 +17,7 @@ from resharpen.engines.native import retriever as native
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import RETRIEVER_PLACEMENTS, Retriever
-from resharpen.tasks import Batch, Items
+from resharpen.tasks import Batch, Items, MaxRetrieval
 from resharpen.tasks.max_retrieval import RetrievalSet
 
 PLACEMENTS = tuple(RETRIEVER_PLACEMENTS)
@@ -137,14 +137,16 @@ def test_gelu_and_its_slope():
 
 # ---- items from nodes ------------------------------------------------------------------------------------------------
 
-STEEPEST = (0.5, 2.0, 5.0, 11.0, 40.0, 500.0)
-"""Largest weight of the priority: 8 and 16 points on a curve, in two and four pieces; items that are nodes themselves in
-training, and at last in evaluation, too."""
+CURVES = [0.081, 0.203, 0.391, 0.618, 0.894, 1.183, 1.505, 1.823, 2.164, 2.493, 2.839, 3.168]
+"""Up to which weight of the priority the kernel knows a curve through 5, 6, ... 16 points."""
+STEEPEST = (0.08, 0.6, 3.16, 6.3, 12.6, 40.0, 500.0)
+"""Few and many points on a curve, in two and four pieces; items that are nodes themselves in training, and at last in
+evaluation, too. Just below where the kernel would take more."""
 
 
-def steep(problem, ensemble, steepest):
+def steep(problem, ensemble, steepest, scale=0.5):
     """A state with weights of the priority up to this one."""
-    state = moved(problem, ensemble)
+    state = moved(problem, ensemble, scale)
     for name in ("theta", "theta_0", "ema"):
         row = state[f"{name}.W_1"][:, 0]
         row *= steepest / np.abs(row).max(axis=1, keepdims=True)
@@ -152,32 +154,58 @@ def steep(problem, ensemble, steepest):
 
 
 @pytest.mark.parametrize("steepest", STEEPEST)
-@pytest.mark.parametrize("placement", ["none", "peri"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
 def test_parity_whatever_items_are_made_of(placement, steepest):
-    problem = retriever_problem(placement, hidden=32)
+    """Over several blocks of sequences."""
+    problem = retriever_problem(placement, hidden=32, batch=61)
+    ensemble = make_ensemble(problem, range(8), **BENIGN | {"peak_learning_rate": 1e-4})
+    assert_parity(NativeRetriever, problem, ensemble, (1, 3), start=steep(problem, ensemble, steepest))
+
+
+@pytest.mark.parametrize("steepest", [0.3, 40.0])
+@pytest.mark.parametrize("classes", [7, 16])
+def test_parity_with_other_numbers_of_classes(classes, steepest):
+    problem = retriever_problem("peri", hidden=16, task=MaxRetrieval(classes=classes), attention="ssmax")
+    problem = replace(problem, model=Retriever(16, classes))
     ensemble = make_ensemble(problem, range(8), **BENIGN | {"peak_learning_rate": 1e-4})
     assert_parity(NativeRetriever, problem, ensemble, (1, 3), start=steep(problem, ensemble, steepest))
 
 
 @pytest.mark.parametrize("steepest", STEEPEST)
 @pytest.mark.parametrize("placement", ["none", "peri"])
-def test_attention_whatever_items_are_made_of(placement, steepest):
-    problem = retriever_problem(placement, hidden=16)
-    ensemble = make_ensemble(problem, 1)
-    theta = part(steep(problem, ensemble, steepest), "theta")
+def test_answers_whatever_items_are_made_of(placement, steepest):
+    """With biases that make all answers about as likely, so that a wrong sum would give others."""
+    problem, models = retriever_problem(placement, hidden=16), 6
+    ensemble = make_ensemble(problem, range(models))
+    theta = part(steep(problem, ensemble, steepest, scale=1.5), "theta")
     validation = few_sets(problem, 3)
-    correct, entropy, largest = NativeRetriever(problem, ensemble).measure(theta, validation, report=True).values()
-    one = {name: x[0].astype(np.float64) for name, x in theta.items()}
-    for p, (priority, kinds, length, label) in enumerate(sequences(problem, validation)):
-        epsilon = ensemble.hyperparameters["rms_epsilon"][0]
-        w, z = reference.attention_and_logits(one, priority[:length], kinds[:length], placement, epsilon)
-        assert correct[0, p] == (z.argmax() == label)
-        assert np.isclose(entropy[0, p], reference.entropy(w), rtol=1e-4, atol=1e-4)
-        assert np.isclose(largest[0, p], w.max(), rtol=1e-4)
+    expected = []
+    for m in range(models):
+        one = {name: x[m].astype(np.float64) for name, x in theta.items()}
+        epsilon = ensemble.hyperparameters["rms_epsilon"][m]
+        weights, logits = zip(
+            *(
+                reference.attention_and_logits(one, priority[:length], kinds[:length], placement, epsilon)
+                for priority, kinds, length, _ in sequences(problem, validation)
+            ),
+            strict=True,
+        )
+        middle = np.mean(logits, axis=0)
+        theta["b_4"][m] -= middle.astype(np.float32)
+        expected.append((weights, (np.array(logits) - middle).argmax(axis=1)))
+    assert all(len(set(answer)) > 1 for _, answer in expected)
+    measured = NativeRetriever(problem, ensemble).measure(theta, validation, report=True)
+    label_P = [label for *_, label in sequences(problem, validation)]
+    for m, (weights, answer) in enumerate(expected):
+        correct, entropy, largest = (values[m] for values in measured.values())
+        assert np.array_equal(correct, answer == label_P)
+        assert np.allclose(entropy, [reference.entropy(w) for w in weights], rtol=2e-4, atol=2e-4)
+        assert np.allclose(largest, [w.max() for w in weights], rtol=2e-4)
 
 
 def points_of(n):
-    return ((1 - np.cos((np.arange(n) + 0.5) * np.pi / n)) / 2).astype(np.float32).astype(np.float64)
+    """Chebyshev's, as multiples of 2^-19."""
+    return np.round(2**18 * (1 - np.cos((np.arange(n) + 0.5) * np.pi / n))) / 2**19
 
 
 def lagrange(x, point):
@@ -186,28 +214,34 @@ def lagrange(x, point):
     return np.stack([np.prod((x[:, None] - point[o]) / (point[k] - point[o]), axis=1) for k, o in enumerate(others)], 1)
 
 
-@pytest.mark.parametrize(("points", "first"), [(8, 0), (8, 8), (16, 0)])
-def test_shares_of_points(points, first):
+@pytest.mark.parametrize("points", range(5, 17))
+def test_shares_of_points(points):
     point = points_of(points)
-    x = np.concatenate([np.linspace(0, 1, 5_001), point, np.nextafter(point.astype(np.float32), np.float32(2))])
+    x = np.concatenate([point, np.linspace(0, 1, 5_001), np.nextafter(point.astype(np.float32), np.float32(2))])
     x = x.astype(np.float32)
     got = np.empty((len(x), 16), np.float32)
-    native.kernel(Retriever(16)).shares_of(points, first, len(x), x.ctypes.data, got.ctypes.data)
-    expected = np.zeros((len(x), 16))
-    expected[:, first : first + points] = lagrange(x.astype(np.float64), point)
-    assert np.abs(got - expected).max() < 1e-6
-    assert np.array_equal(got[5_001 : 5_001 + points, first : first + points], np.eye(points))
-    assert np.abs(got.astype(np.float64).sum(axis=1) - 1).max() < 5e-7
+    native.kernel(Retriever(16)).shares_of(points, len(x), x.ctypes.data, got.ctypes.data)
+    assert np.abs(got[:, :points] - lagrange(x.astype(np.float64), point)).max() < 1e-6
+    assert np.array_equal(got[:points, :points], np.eye(points))
+    assert (got[:, points:] == 0).all()
 
 
-@pytest.mark.parametrize(("points", "steepest"), [(8, 0.6), (16, 3.0)])
-def test_a_curve_is_known_from_its_points(points, steepest):
-    """To 1e-9, wherever the bend of the gelu is: the bounds by which the kernel chooses its nodes."""
-    point, x = points_of(points), np.linspace(0, 1, 501)
-    shares, slopes = lagrange(x, point), np.linspace(-1, 1, 9) * steepest
-    for offset in np.linspace(-8, 8, 161):
-        u, at_points = offset + np.multiply.outer(slopes, x), offset + np.multiply.outer(slopes, point)
-        assert np.abs(at_points * ndtr(at_points) @ shares.T - u * ndtr(u)).max() < 1.2e-9
+@pytest.mark.parametrize("points", range(5, 17))
+def test_a_curve_is_known_from_its_points(points):
+    """Wherever the bend of the gelu is, and its derivative by the weight of the priority, too."""
+    used = np.empty(12, np.float32)
+    native.kernel(Retriever(16)).steepest_of(used.ctypes.data)
+    assert np.array_equal(used, np.array(CURVES, np.float32))
+    point, x, w = points_of(points), np.linspace(0, 1, 301), CURVES[points - 5]
+    shares, offset = lagrange(x, point), np.linspace(-8, 8, 161)[:, None]
+
+    def curve_and_slope(p):
+        u = offset + w * p
+        return np.stack([u * ndtr(u), p * (ndtr(u) + u * np.exp(-u * u / 2) / np.sqrt(2 * np.pi))])
+
+    error = np.abs(curve_and_slope(point) @ shares.T - curve_and_slope(x)).max(axis=(1, 2))
+    assert error[0] < 2e-9
+    assert error[1] < 1.01e-8
 
 
 # ---- promises --------------------------------------------------------------------------------------------------------

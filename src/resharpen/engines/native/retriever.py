@@ -51,7 +51,8 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
         ],
         sample=[c_void_p, c_uint32, c_uint32, c_int32, c_int32, *pointers],
         gelu_of=[c_int32, *pointers[:3]],
-        shares_of=[c_int32, c_int32, c_int32, *pointers[:2]],
+        shares_of=[c_int32, c_int32, *pointers[:2]],
+        steepest_of=[c_void_p],
     )
 
 
@@ -81,6 +82,7 @@ class NativeRetriever(NativeEngine):
         done = 0
         for piece in validation.pieces(ITEMS_AT_ONCE):
             examples = self.problem.task.examples(piece)
+            check_items(examples.inputs, examples.truth["label"], self.problem.task.vocabulary)
             begin_N, items, label_N = ragged(examples.inputs, examples.truth["label"])
             self._kernel.evaluate(
                 pointer(theta_MxW),
@@ -141,7 +143,7 @@ def ragged(given: Items, label_N: NDArray[np.int64]) -> tuple[NDArray[np.int32],
 
 
 def check_items(items: Items, label_N: NDArray, classes: int) -> None:
-    """The kernel indexes tables with what it is given, and knows what priorities lie between."""
+    """The kernel indexes tables with what it is given, and interpolates between priorities 0 and 1."""
     class_NxL, length_N = items.kind, np.asarray(items.length)
     real_NxL = np.arange(class_NxL.shape[1]) < length_N[:, None]
     if not (np.all(length_N >= 1) and np.all(length_N <= class_NxL.shape[1])):

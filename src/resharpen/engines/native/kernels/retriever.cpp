@@ -90,9 +90,14 @@ void gelu_of(int32_t n, const float* x, float* y, float* slope) {
     }
 }
 
-// The shares of 8 or 16 points in the value at each of n places, in the lanes from `first` on, for tests: [n, 16].
-void shares_of(int32_t points, int32_t first, int32_t n, const float* x, float* shares) {
+// The shares of so many points in the value at each of n places, for tests: [n, 16].
+void shares_of(int32_t points, int32_t n, const float* x, float* shares) {
     const Interpolation through(points);
-    for (int i = 0; i < n; i++) store(shares + 16 * i, through.shares(x[i], first));
+    for (int i = 0; i < n; i++) store(shares + 16 * i, through.shares(x[i]));
+}
+
+// Up to which weight of the priority a curve is known through 5, 6, ... 16 points, for tests.
+void steepest_of(float* weights) {
+    std::copy(std::begin(Retriever::kSteepest), std::end(Retriever::kSteepest), weights);
 }
 }

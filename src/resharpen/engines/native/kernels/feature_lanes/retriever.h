@@ -7,13 +7,13 @@
 //
 // What is computed, the same but for rounding:
 //   - x_i is a priority and a one-hot class, so a_i and h_i before its norm lie on C curves, one a class, with the
-//     priority along them. A curve is known from a few of its points, the nodes, to a hundredth of a rounding error
-//     (retriever_items.h): item i is sum_k l_ik node_k, its shares l_i of sixteen nodes that lie side by side. Both
-//     layers are computed at 80 or 160 nodes, where a minibatch has 1,300 items and validation a million.
+//     priority along them. A curve is known from a few of its points, the nodes, to less than a rounding error
+//     (retriever_items.h): item i is sum_k l_ik node_k, its shares l_i of a window of neighbouring nodes. Both layers
+//     and V are computed at 50 to 160 nodes mostly, where a minibatch has 1,300 items and validation a million.
 //   - The query is one vector for all items, so K enters only as k = K q, and e_i = h_i . k = sum_k l_ik (h_k . k).
 //   - |h_i|^2 for the norm is a quadratic form in the shares, of the products of nodes.
-//   - Attention is linear in the values: z = (sum_i w_i h_i) V, one product a sequence, and the sum is one over nodes.
-//   - Where the priority's weights are so large that curves are not smooth, items are nodes of their own.
+//   - Attention is linear in the values: z is a sum over nodes, by how much of each is in a sequence.
+//   - Where the priority's weights are so large that curves would take too many nodes, items are nodes of their own.
 //   - Only real items are computed.
 //
 // Sequences are taken a block at a time, forward and backward, so that what is computed of them stays in the cache.
@@ -39,7 +39,7 @@ class Retriever : public RetrieverTraining {
         d = gradient;
         first_block = true;
         double loss = 0;
-        clear(kW1, kK), clear(kQ, kW3), clear(kW4, size);
+        clear(kW1, kK), clear(kValue, kW3), clear(kW4, size);
         std::fill(d_key, d_key + H, 0.0f);
         d_ssmax = 0;
         if (curved()) nodes_on_curves(), nodes_forward<true>();
@@ -87,14 +87,15 @@ class Retriever : public RetrieverTraining {
 
   private:
     static constexpr int kItemBlock = 96;  // items at a time in evaluation
-    // More pieces of a curve would have more nodes than a minibatch has items, or than there is memory for.
+    // With more pieces a curve has about as many nodes as a minibatch has items, or as a validation set at one length
+    // has.
     static constexpr int kMostPieces = 4, kMostPiecesRead = 32;
 
     struct Attention {
         float entropy, largest;
     };
 
-    // Leaves sum w_i r_i h_i in row s of `hidden`, or what sum_nodes makes it from.
+    // Leaves row s of z, or what sum_nodes makes it from.
     Attention attend(const Item* items, int n, int s) {
         Attention seen = attend_with(items, n, s, training_factor(n));
         if (remedy == Remedy::adaptive_temperature)
@@ -107,13 +108,13 @@ class Retriever : public RetrieverTraining {
     // give the entropy log Z - E / Z.
     Attention attend_with(const Item* items, int n, int s, float factor) {
         reserve_items(kItemBlock);
-        mass.shape(kBlock, curved() ? n_nodes : kItemBlock);
+        mass.shape(kBlock, curved() ? room() : kItemBlock + 16);
         alignas(64) float u[kItemBlock + 16];
         float* of_sequence = mass[s];
         if (curved())
-            std::memset(of_sequence, 0, sizeof(float) * n_nodes);
+            std::memset(of_sequence, 0, sizeof(float) * room());
         else
-            std::memset(hidden[s], 0, sizeof(float) * H);
+            std::memset(z[s], 0, sizeof(float) * H);
         float highest = -std::numeric_limits<float>::infinity();
         double Z = 0, E = 0;
         for (int from = 0; from < n; from += kItemBlock) {
@@ -136,17 +137,17 @@ class Retriever : public RetrieverTraining {
                 store(by, below);
                 for (int j = 0; j < std::min(16, count - i); j++) Z += u[i + j], E += u[i + j] * by[j];
             }
-            if (!curved()) std::memset(of_sequence, 0, sizeof(float) * n_nodes);
+            if (!curved()) std::memset(of_sequence, 0, sizeof(float) * room());
             for (int i = 0; i < count; i++) add_mass(of_sequence, i, u[i]);
-            if (!curved()) gemm(1, n_nodes, kV, {of_sequence, 0, 1}, row_major(h.data(), kRow), hidden[s], kRow, true);
+            if (!curved()) gemm(1, n_nodes, kV, {of_sequence, 0, 1}, row_major(value.data(), kRow), z[s], kRow, true);
         }
         scale_sum(s, float(1 / Z));
         return {float(std::log(Z) - E / Z), float(1 / Z)};
     }
 
     void scale_sum(int s, float by) {
-        float* sum = curved() ? mass[s] : hidden[s];
-        for (int i = 0; i < (curved() ? n_nodes : H); i += 16) store(sum + i, by * load(sum + i));
+        float* sum = curved() ? mass[s] : z[s];
+        for (int i = 0; i < (curved() ? room() : H); i += 16) store(sum + i, by * load(sum + i));
     }
 };
 

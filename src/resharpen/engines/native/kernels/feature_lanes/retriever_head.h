@@ -11,26 +11,17 @@ class RetrieverHead : public RetrieverItems {
 
     static constexpr int kBlock = 48;  // sequences at a time
 
-    // Sequences of a block: `hidden` is sum w_i r_i h_i, r_i = 1 / rms of h_i or 1 without a norm on it; `mixed` is
-    // that with the norm's gain.
-    Rows<kRow> hidden{kBlock}, mixed{kBlock}, z{kBlock}, normed{kBlock}, f{kBlock}, f_slope{kBlock}, d_row{kBlock},
-        d_other{kBlock};
+    // Sequences of a block.
+    Rows<kRow> z{kBlock}, normed{kBlock}, f{kBlock}, f_slope{kBlock}, d_row{kBlock}, d_z{kBlock};
     Rows<16> logits{kBlock};
     float z_scale[kBlock];
 
-    // hidden = sum w_i r_i h_i, from how much of every node is in it.
+    // z from how much of every node is in a sequence.
     void sum_nodes(int n) {
-        gemm(n, n_nodes, kV, {mass[0], mass.row, 1}, row_major(h.data(), kRow), hidden.data(), kRow);
+        gemm(n, n_nodes, kV, {mass[0], mass.row, 1}, row_major(value.data(), kRow), z.data(), kRow);
     }
 
-    Rows<kRow>& after_gain() { return norm_in ? mixed : hidden; }
-
     void head_forward(int n) {
-        if (norm_in)
-            for (int s = 0; s < n; s++)
-                for (int v = 0; v < kV; v++)
-                    store(mixed[s] + 16 * v, load(hidden[s] + 16 * v) * load(theta + gain_in + 16 * v));
-        gemm(n, H, kV, {after_gain().data(), kRow, 1}, row_major(Value.data(), kRow), z.data(), kRow);
         if (norm_out)
             for (int s = 0; s < n; s++) {
                 f32x16 row[kV];
@@ -57,7 +48,7 @@ class RetrieverHead : public RetrieverItems {
 
     Rows<kRow>& after_norm() { return norm_out ? normed : z; }
 
-    // Leaves the gradient by `hidden` in d_other; returns the summed negative log likelihood.
+    // Leaves the gradient by z in d_z; returns the summed negative log likelihood.
     double head_backward(int n, const int* label, float scale) {
         double loss = 0;
         for (int s = 0; s < n; s++) {
@@ -75,24 +66,9 @@ class RetrieverHead : public RetrieverItems {
         for (int s = 0; s < n; s++)
             for (int v = 0; v < kV; v++) store(d_row[s] + 16 * v, load(d_row[s] + 16 * v) * load(f_slope[s] + 16 * v));
         weight_gradient(n, after_norm(), d_row, d + kW3, d + kB3, !first_block);
-        gemm(n, H, kV, {d_row.data(), kRow, 1}, row_major(W3T.data(), kRow), d_other.data(), kRow);
+        gemm(n, H, kV, {d_row.data(), kRow, 1}, row_major(W3T.data(), kRow), d_z.data(), kRow);
         if (norm_out) norm_backward(n);
-        weight_gradient(n, after_gain(), d_other, d + kValue, nullptr, !first_block);
-        std::swap(d_row, d_other);
-        gemm(n, H, kV, {d_row.data(), kRow, 1}, row_major(ValueT.data(), kRow), d_other.data(), kRow);
-        if (norm_in) gain_backward(n);
         return loss;
-    }
-
-    // From `mixed` to `hidden` and the gain.
-    void gain_backward(int n) {
-        for (int s = 0; s < n; s++)
-            for (int v = 0; v < kV; v++) {
-                const f32x16 dy = load(d_other[s] + 16 * v);
-                float* d_gain = d + gain_in + 16 * v;
-                store(d_gain, load(d_gain) + dy * load(hidden[s] + 16 * v));
-                store(d_other[s] + 16 * v, dy * load(theta + gain_in + 16 * v));
-            }
     }
 
     RowNorm<kV, H, H> norm() const { return {false, epsilon}; }
@@ -100,9 +76,9 @@ class RetrieverHead : public RetrieverItems {
     void norm_backward(int n) {
         f32x16 row[kV], d_gain[kV] = {};
         for (int s = 0; s < n; s++) {
-            for (int v = 0; v < kV; v++) row[v] = load(d_other[s] + 16 * v);
+            for (int v = 0; v < kV; v++) row[v] = load(d_z[s] + 16 * v);
             norm().backward(z[s], theta + gain_out, z_scale[s], row, d_gain);
-            for (int v = 0; v < kV; v++) store(d_other[s] + 16 * v, row[v]);
+            for (int v = 0; v < kV; v++) store(d_z[s] + 16 * v, row[v]);
         }
         float* to = d + gain_out;
         for (int v = 0; v < kV; v++) store(to + 16 * v, load(to + 16 * v) + d_gain[v]);

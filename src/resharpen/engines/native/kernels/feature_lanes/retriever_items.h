@@ -24,39 +24,53 @@ class RetrieverItems : public RetrieverWeights {
   protected:
     using RetrieverWeights::RetrieverWeights;
 
-    // Curves are cut in `pieces`, each with so many points; none where the items themselves are the nodes.
-    const Interpolation eight{8}, sixteen{16};
+    // Through how many points a curve is known, by the largest weight of the priority: the first of them that is not
+    // exceeded. An item is a class and a number p, so a_i is on one of C curves, gelu(p w + t) with t the class's row.
+    // With n points in every piece of a length 1 / J an entry of a_i is wrong by at most
+    //
+    //     (|w| / J)^n max|gelu^(n)| / n! 2 / 4^n
+    //
+    // which is below 2e-9, and its derivative by w by at most n / |w| times that, which is 1e-8: both are less than
+    // what rounding does.
+  public:
+    static constexpr int kFewest = 5;
+    static constexpr float kSteepest[] = {0.081f, 0.203f, 0.391f, 0.618f, 0.894f, 1.183f,
+                                          1.505f, 1.823f, 2.164f, 2.493f, 2.839f, 3.168f};
+
+  protected:
+    // Curves are cut in `pieces`, each with the same points; no pieces where the items themselves are the nodes.
     const Interpolation* through;
     int pieces;
 
-    // Nodes, in whole vectors: a, the slope of its gelu, h and its gradient; h . k; of the sixteen of a vector
-    // the products h . h, for the norm; gradients by the last two.
-    int n_nodes;
+    // Nodes. Those of a piece, or sixteen items, are neighbours, and a window of sixteen begins with them: `stride` of
+    // its nodes are its own, what follows is nobody's share. Of a node a, the slope of its gelu, h, h with the norm's
+    // gain and its value, gradients; h . k; of a window the products h . h, for the norm; gradients by the last two.
+    int n_nodes, stride;
     std::vector<Item> nodes;
-    Rows<kRow> a, slope, h, d_h;
-    Rows<16> along_key, gram, d_along_key, d_gram;
-    Sheet h_across;  // h transposed
+    Rows<kRow> a, slope, h, gained, value, d_h, d_value;
+    Sheet along_key, d_along_key, value_across;  // one row each, and the values transposed
+    Rows<16> gram, d_gram;
 
-    // Items of a block: the vector of nodes that each is made of and its share of them; 1 / rms of h_i, softmax
-    // weights, logits, gradients. And how much of every node is in a sequence, with the gradient by that.
-    std::vector<int> vector_of;
+    // Items of a block: the window that each is made of and its share of it; 1 / rms of h_i, softmax weights, logits,
+    // gradients. And how much of every node is in a sequence, with the gradient by that.
+    std::vector<int> window;
     Rows<16> share;
     std::vector<float> r, weight, e, d_weight;
     Sheet mass, d_mass;
 
-    // An item is a class and a number p, so a_i is on one of C curves, gelu(p w + t) with t the class's row. With n
-    // points in every piece of a length 1 / J an entry of a_i is wrong by at most
-    //
-    //     (|w| / J)^n max|gelu^(n)| / n! 2 / 4^n = 3.6e-8 (|w| / J)^8 or 2.1e-17 (|w| / J)^16
-    //
-    // that is by 1e-9 with the bounds below, a hundredth of a rounding error. A NaN takes the first way and stays one.
     void choose_nodes(int most_pieces) {
+        static const std::vector<Interpolation> curves = [] {
+            std::vector<Interpolation> all;
+            for (int n = kFewest; n <= kLanes; n++) all.emplace_back(n);
+            return all;
+        }();
         f32x16 steepest = broadcast(0);
         for (int v = 0; v < H; v += 16) steepest = max(steepest, abs(load(theta + kW1 + v)));
-        const float w = horizontal_max(steepest);
-        through = w > 0.6f ? &sixteen : &eight;
-        for (pieces = 1; pieces <= most_pieces && w > 3.0f * float(pieces);) pieces *= 2;
+        const float w = horizontal_max(steepest), *last = std::end(kSteepest) - 1;
+        for (pieces = 1; pieces <= most_pieces && w > *last * float(pieces);) pieces *= 2;
         if (pieces > most_pieces) pieces = 0;
+        through = &curves[curved() ? std::lower_bound(kSteepest, last, w / float(pieces)) - kSteepest : 0];
+        stride = curved() ? through->points : kLanes;
     }
     bool curved() const { return pieces > 0; }
 
@@ -64,47 +78,60 @@ class RetrieverItems : public RetrieverWeights {
         nodes.clear();
         for (int c = 0; c < C; c++)
             for (int j = 0; j < pieces; j++)
-                for (int k = 0; k < through->points; k++)
-                    nodes.push_back({(float(j) + (*through)[k]) / float(pieces), c});
+                for (int k = 0; k < stride; k++) nodes.push_back({(float(j) + (*through)[k]) / float(pieces), c});
     }
 
-    // Nodes to whole vectors, with what is computed of them.
+    int n_windows() const { return (n_nodes + stride - 1) / stride; }
+    int room() const { return (n_nodes + 31) / 16 * 16; }  // of nodes, so that the last window fits
+
     template <bool kTraining>
     void nodes_forward() {
-        while (nodes.size() % 16) nodes.push_back(nodes.back());  // nobody's share
         const int n = n_nodes = int(nodes.size());
-        a.reserve(n), h.reserve(n), slope.reserve(kTraining ? n : 1), along_key.reserve(n / 16);
+        for (Rows<kRow>* rows : {&a, &slope, &h, &gained, &value, &d_h, &d_value}) rows->reserve(room());
         features<kTraining>();
         fill_rows(h, n, theta + kB2);
         gemm(n, H, kV, {a.data(), kRow, 1}, row_major(W2.data(), kRow), h.data(), kRow, true);
-        for (int i = 0; i < n; i++) along_key.data()[i] = dot_row<kV>(h[i], gained_key);
-        if (!kTraining && !norm_in) return;
-        h_across.shape(H, n);
-        for (int i = 0; i < n; i += 16)
-            for (int j = 0; j < H; j += 16) transpose_block(h[i] + j, kRow, h_across[j] + i, h_across.row);
-        if (norm_in) {
-            gram.reserve(n);
-            for (int i = 0; i < n; i += 16)
-                gemm(16, H, 1, {h[i], kRow, 1}, row_major(h_across[0] + i, h_across.row), gram[i], 16);
-        }
+        along_key.shape(1, room());
+        for (int i = 0; i < n; i++) along_key[0][i] = dot_row<kV>(h[i], gained_key);
+        std::fill(along_key[0] + n, along_key[0] + room(), 0.0f);
+        if (norm_in) norms_forward();
+        gemm(n, H, kV, {after_gain().data(), kRow, 1}, row_major(Value.data(), kRow), value.data(), kRow);
         if (!kTraining) return;
-        d_h.reserve(n), d_along_key.reserve(n / 16), d_gram.reserve(n);
-        std::memset(d_h.data(), 0, sizeof(float) * n * kRow);
-        std::memset(d_along_key.data(), 0, sizeof(float) * n);
-        std::memset(d_gram.data(), 0, sizeof(float) * n * 16);
+        std::memset(value[n], 0, sizeof(float) * (room() - n) * kRow);
+        value_across.shape(H, room());
+        for (int i = 0; i < n; i += 16)
+            for (int j = 0; j < H; j += 16) transpose_block(value[i] + j, kRow, value_across[j] + i, value_across.row);
+        d_along_key.shape(1, room());
+        std::memset(d_along_key[0], 0, sizeof(float) * room());
+        std::memset(d_value.data(), 0, sizeof(float) * n * kRow);
+        if (norm_in) std::memset(d_gram.data(), 0, sizeof(float) * n_windows() * 256);
     }
+
+    // h with the gain, and the products of the nodes of a window.
+    void norms_forward() {
+        for (int i = 0; i < n_nodes; i++)
+            for (int v = 0; v < H; v += 16) store(gained[i] + v, load(h[i] + v) * load(theta + gain_in + v));
+        std::memset(h[n_nodes], 0, sizeof(float) * (room() - n_nodes) * kRow);
+        gram.reserve(16 * n_windows()), d_gram.reserve(16 * n_windows());
+        alignas(64) float across[H * 16];
+        for (int w = 0; w < n_windows(); w++) {
+            for (int j = 0; j < H; j += 16) transpose_block(h[w * stride] + j, kRow, across + 16 * j, 16);
+            gemm(stride, H, 1, {h[w * stride], kRow, 1}, row_major(across, 16), gram[16 * w], 16);
+        }
+    }
+
+    Rows<kRow>& after_gain() { return norm_in ? gained : h; }
 
     template <bool kSlope>
     void features() {
         for (int i = 0; i < n_nodes; i++) {
             const f32x16 priority = broadcast(nodes[i].priority);
             const float *row = table[nodes[i].kind], *by_priority = theta + kW1;
-            float *to = a[i], *to_slope = slope[kSlope ? i : 0];
             for (int v = 0; v < kV; v++) {
                 f32x16 derivative;
                 const f32x16 x = load(row + 16 * v) + priority * load(by_priority + 16 * v);
-                store(to + 16 * v, gelu(x, derivative));
-                if (kSlope) store(to_slope + 16 * v, derivative);
+                store(a[i] + 16 * v, gelu(x, derivative));
+                if (kSlope) store(slope[i] + 16 * v, derivative);
             }
         }
     }
@@ -117,34 +144,29 @@ class RetrieverItems : public RetrieverWeights {
     // What items are made of.
     void place(const Item* items, int n) {
         for (int i = 0; i < n; i++) {
-            if (!curved()) {
-                vector_of[i] = i / 16;
+            if (curved()) {
+                const float x = items[i].priority * float(pieces);
+                const int piece = std::min(int(x), pieces - 1);
+                window[i] = items[i].kind * pieces + piece;
+                store(share[i], through->shares(x - float(piece)));
+            } else {
+                window[i] = i / 16;
                 store(share[i], Interpolation::one(i % 16));
-                continue;
             }
-            const float x = items[i].priority * float(pieces);
-            const int piece = std::min(int(x), pieces - 1);
-            const int first = (items[i].kind * pieces + piece) * through->points;
-            vector_of[i] = first / 16;
-            store(share[i], through->shares(x - float(piece), first % 16));
         }
     }
 
-    // e_i relative to nothing, before the remedy's factor, and 1 / rms of h_i, from |h_i|^2 = share . gram share; below
-    // zero is rounding error.
+    // e_i before the remedy's factor, and 1 / rms of h_i, from |h_i|^2 = share . gram share; below zero is rounding
+    // error.
     void scores(int n, float* out) {
         for (int i = 0; i < n; i++) {
             const f32x16 of_node = load(share[i]);
-            const float along = horizontal_sum(of_node * load(along_key[vector_of[i]]));
+            const float along = horizontal_sum(of_node * load(along_key[0] + window[i] * stride));
             if (norm_in) {
-                const float *by = share[i], *products = gram[16 * vector_of[i]];
-                f32x16 even = broadcast(0), odd = broadcast(0);
-                RESHARPEN_UNROLL
-                for (int k = 0; k < 16; k += 2) {
-                    even += broadcast(by[k]) * load(products + 16 * k);
-                    odd += broadcast(by[k + 1]) * load(products + 16 * k + 16);
-                }
-                const float squared = horizontal_sum(of_node * (even + odd));
+                const float *by = share[i], *products = gram[16 * window[i]];
+                f32x16 sum = broadcast(0);
+                for (int k = 0; k < stride; k++) sum += broadcast(by[k]) * load(products + 16 * k);
+                const float squared = horizontal_sum(of_node * sum);
                 r[i] = 1.0f / std::sqrt((squared < 0 ? 0 : squared) * (1.0f / H) + epsilon);
             }
             out[i] = norm_in ? r[i] * along : along;
@@ -153,7 +175,7 @@ class RetrieverItems : public RetrieverWeights {
 
     // How much of every node an item with this weight brings to a sequence.
     RESHARPEN_INLINE void add_mass(float* of_sequence, int i, float w) {
-        float* to = of_sequence + 16 * vector_of[i];
+        float* to = of_sequence + window[i] * stride;
         store(to, load(to) + broadcast(norm_in ? w * r[i] : w) * load(share[i]));
     }
 
@@ -168,7 +190,7 @@ class RetrieverItems : public RetrieverWeights {
     void reserve_items(int n) {
         share.reserve(n);
         if (n > int(r.size()))
-            vector_of.resize(n), r.resize(n), weight.resize(n + 16), e.resize(n + 16), d_weight.resize(n);
+            window.resize(n), r.resize(n), weight.resize(n + 16), e.resize(n + 16), d_weight.resize(n);
     }
 
     // weight = softmax(factor e); both have room for whole vectors, and what is beyond n is not changed.

@@ -12,26 +12,26 @@ class RetrieverTraining : public RetrieverHead {
     void attend_block(const RetrievalBatch& batch, int first, int end) {
         const int from = batch.begin[first], n = batch.begin[end] - from;
         reserve_items(n);
-        mass.shape(kBlock, n_nodes);
+        mass.shape(kBlock, room());
         place(&batch.items[from], n);
         scores(n, e.data());
         for (int s = first; s < end; s++) {
             const int begin = batch.begin[s] - from, length = batch.begin[s + 1] - batch.begin[s];
             softmax(&e[begin], length, training_factor(length), &weight[begin]);
             float* of_sequence = mass[s - first];
-            std::memset(of_sequence, 0, sizeof(float) * n_nodes);
+            std::memset(of_sequence, 0, sizeof(float) * room());
             for (int i = begin; i < begin + length; i++) add_mass(of_sequence, i, weight[i]);
         }
         sum_nodes(end - first);
     }
 
-    // d_other holds the gradient by `hidden`.
     void attend_block_backward(const RetrievalBatch& batch, int first, int end) {
         const int from = batch.begin[first], n = end - first;
-        gemm(n_nodes, n, kV, {mass[0], 1, mass.row}, row_major(d_other.data(), kRow), d_h.data(), kRow, true);
-        d_mass.shape(kBlock, n_nodes);
-        gemm(n, H, n_nodes / 16, {d_other.data(), kRow, 1}, row_major(h_across[0], h_across.row), d_mass[0],
-             d_mass.row);
+        gemm(n_nodes, n, kV, {mass[0], 1, mass.row}, row_major(d_z.data(), kRow), d_value.data(), kRow, true);
+        d_mass.shape(kBlock, room());
+        const int vectors = (n_nodes + 15) / 16;
+        gemm(n, H, vectors, {d_z.data(), kRow, 1}, row_major(value_across[0], value_across.row), d_mass[0], d_mass.row);
+        for (int s = 0; s < n; s++) std::fill(d_mass[s] + 16 * vectors, d_mass[s] + room(), 0.0f);
         for (int s = first; s < end; s++) {
             const int begin = batch.begin[s] - from, length = batch.begin[s + 1] - batch.begin[s];
             logits_backward(begin, length, d_mass[s - first]);
@@ -44,7 +44,7 @@ class RetrieverTraining : public RetrieverHead {
     void logits_backward(int begin, int length, const float* d_sequence) {
         float mean = 0;
         for (int i = begin; i < begin + length; i++) {
-            const float along = horizontal_sum(load(share[i]) * load(d_sequence + 16 * vector_of[i]));
+            const float along = horizontal_sum(load(share[i]) * load(d_sequence + window[i] * stride));
             d_weight[i] = norm_in ? r[i] * along : along;
             mean += weight[i] * d_weight[i];
         }
@@ -71,23 +71,42 @@ class RetrieverTraining : public RetrieverHead {
     void items_backward(int begin, int end) {
         for (int i = begin; i < end; i++) {
             const f32x16 of_node = load(share[i]);
-            float* to = d_along_key[vector_of[i]];
+            float* to = d_along_key[0] + window[i] * stride;
             store(to, load(to) + broadcast(norm_in ? e[i] * r[i] : e[i]) * of_node);
             if (!norm_in) continue;
             const f32x16 c = broadcast(-(1.0f / H) * r[i] * r[i] * d_weight[i]) * of_node;
-            float *by = share[i], *products = d_gram[16 * vector_of[i]];
-            RESHARPEN_UNROLL
-            for (int k = 0; k < 16; k++) store(products + 16 * k, load(products + 16 * k) + broadcast(by[k]) * c);
+            float *by = share[i], *products = d_gram[16 * window[i]];
+            for (int k = 0; k < stride; k++) store(products + 16 * k, load(products + 16 * k) + broadcast(by[k]) * c);
         }
     }
 
-    // From h of the nodes to W_2, b_2, W_1 and b_1, and to k with its gain.
+    // From the values of the nodes to V, the gain and h.
+    void values_backward() {
+        weight_gradient(n_nodes, after_gain(), d_value, d + kValue, nullptr, true);
+        gemm(n_nodes, H, kV, {d_value.data(), kRow, 1}, row_major(ValueT.data(), kRow), d_h.data(), kRow);
+        if (!norm_in) return;
+        RowSum<kV> d_gain;
+        for (int i = 0; i < n_nodes; i++) {
+            f32x16* sum = d_gain.next();
+            for (int v = 0; v < kV; v++) {
+                const f32x16 dy = load(d_h[i] + 16 * v);
+                sum[v] += dy * load(h[i] + 16 * v);
+                store(d_h[i] + 16 * v, dy * load(theta + gain_in + 16 * v));
+            }
+        }
+        d_gain.add_to(d + gain_in, H);
+        std::memset(d_h[n_nodes], 0, sizeof(float) * (room() - n_nodes) * kRow);
+        for (int w = 0; w < n_windows(); w++)
+            gemm(stride, stride, kV, {d_gram[16 * w], 16, 1}, row_major(h[w * stride], kRow), d_h[w * stride], kRow,
+                 true);
+    }
+
+    // From the values of the nodes to V, W_2, b_2, W_1 and b_1, and to k with its gain.
     void nodes_backward() {
         const int n = n_nodes;
-        add_rows<kV>(d_key, n, h.data(), kRow, d_along_key.data());
-        for (int i = 0; i < n; i++) add_row<kV>(d_h[i], d_along_key.data()[i], gained_key);
-        for (int i = 0; norm_in && i < n; i += 16)
-            gemm(16, 16, kV, {d_gram[i], 16, 1}, row_major(h[i], kRow), d_h[i], kRow, true);
+        values_backward();
+        add_rows<kV>(d_key, n, h.data(), kRow, d_along_key[0]);
+        for (int i = 0; i < n; i++) add_row<kV>(d_h[i], d_along_key[0][i], gained_key);
         weight_gradient(n, a, d_h, d + kW2, d + kB2, true);
         Rows<kRow>& d_a = h;  // which nobody needs any more
         gemm(n, H, kV, {d_h.data(), kRow, 1}, row_major(W2T.data(), kRow), d_a.data(), kRow);

@@ -55,7 +55,7 @@ class RetrieverWeights {
     float epsilon;
     float* d;          // the gradient
     double d_ssmax;    // the gradient by its s, summed
-    bool first_block;  // V and W_3 of d hold nothing yet
+    bool first_block;  // W_3 of d holds nothing yet
 
     // Weights as the products want them: matrices and their transposes, the table of W_1 and b_1.
     Rows<kRow> W2{H}, W2T{H}, Value{H}, ValueT{H}, W3{H}, W3T{H}, W4T{C}, table{C};
@@ -95,7 +95,7 @@ class RetrieverWeights {
         for (int i = 0; i < H; i++) gained_key[i] = norm_in ? key[i] * theta[gain_in + i] : key[i];
     }
 
-    // dW += X^T dY (or = from the first block) and, unless null, db += the sum of the rows of dY.
+    // dW += X^T dY, or =, and, unless null, db += the sum of the rows of dY.
     void weight_gradient(int n, Rows<kRow>& X, Rows<kRow>& dY, float* d_W, float* d_b, bool add) {
         gemm(H, n, kV, {X.data(), 1, kRow}, row_major(dY.data(), kRow), d_W, H, add);
         if (d_b) add_rows<kV>(d_b, n, dY.data(), kRow);
