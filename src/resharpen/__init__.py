@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from resharpen.analysis.scores import tidy_results as tidy_results
     from resharpen.analysis.theory import hard_coded_model as hard_coded_model
     from resharpen.errors import UserError as UserError
+    from resharpen.experiments.keeping.reference import find_reference as reference  # noqa: F401
     from resharpen.experiments.keeping.store import Run as Run
     from resharpen.experiments.keeping.stored import StoredModel as StoredModel
     from resharpen.experiments.keeping.stored import load_model as load_model
@@ -80,6 +81,7 @@ _WHERE = {
     "Variant": "experiments.specs.variant",
     "ModelChange": "experiments.specs.variant",
     "read_toml": "experiments.specs.toml",
+    "reference": "experiments.keeping.reference:find_reference",
     "Run": "experiments.keeping.store",
     "StoredModel": "experiments.keeping.stored",
     "load_model": "experiments.keeping.stored",

@@ -70,6 +70,13 @@ def test_what_the_package_keeps_goes_by_its_name(name):
     assert set(kept.table("lengths")["model"]) == set(kept.table("models")["model"])
 
 
+def test_a_reference_in_python():
+    ours = rs.reference("fig1-laptop")
+    assert rs.scores(ours).height == 2 * ours.table("models").height
+    with pytest.raises(rs.UserError, match="there is no reference for 'fig9'"):
+        rs.reference("fig9")
+
+
 def test_a_reference_grows_into_what_one_run_would_have_left(larger, tmp_path):
     whole = rs.run(larger, tmp_path / "whole", workers=1)
     first = rs.run(replace(larger, models=16), tmp_path / "first", workers=1)
