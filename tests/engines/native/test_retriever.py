@@ -144,40 +144,48 @@ STEEPEST = (0.08, 0.6, 3.16, 6.3, 12.6, 40.0, 500.0)
 evaluation, too. Just below where the kernel would take more."""
 
 
-def steep(problem, ensemble, steepest, scale=0.5):
-    """A state with weights of the priority up to this one."""
-    state = moved(problem, ensemble, scale)
+FEW = pytest.mark.parametrize("few", [True, False])
+
+
+def steep(problem, ensemble, steepest, few, scale=0.5):
+    """A state with weights of the priority up to this one: three of them, or all about as large."""
+    state, rng = moved(problem, ensemble, scale), np.random.default_rng(2)
+    row = rng.uniform(0.8, 1, state["theta.W_1"][:, 0].shape) * rng.choice([-1, 1], problem.model.hidden)
+    row *= min(0.07, steepest) if few else steepest
+    row[:, [3, 5, 11]] = [steepest, -0.9 * steepest, 0.8 * steepest]
     for name in ("theta", "theta_0", "ema"):
-        row = state[f"{name}.W_1"][:, 0]
-        row *= steepest / np.abs(row).max(axis=1, keepdims=True)
+        state[f"{name}.W_1"][:, 0] = row.astype(np.float32)
     return state
 
 
 @pytest.mark.parametrize("steepest", STEEPEST)
 @pytest.mark.parametrize("placement", PLACEMENTS)
-def test_parity_whatever_items_are_made_of(placement, steepest):
+@FEW
+def test_parity_whatever_items_are_made_of(placement, steepest, few):
     """Over several blocks of sequences."""
     problem = retriever_problem(placement, hidden=32, batch=61)
     ensemble = make_ensemble(problem, range(8), **BENIGN | {"peak_learning_rate": 1e-4})
-    assert_parity(NativeRetriever, problem, ensemble, (1, 3), start=steep(problem, ensemble, steepest))
+    assert_parity(NativeRetriever, problem, ensemble, (1, 3), start=steep(problem, ensemble, steepest, few))
 
 
 @pytest.mark.parametrize("steepest", [0.3, 40.0])
 @pytest.mark.parametrize("classes", [7, 16])
-def test_parity_with_other_numbers_of_classes(classes, steepest):
-    problem = retriever_problem("peri", hidden=16, task=MaxRetrieval(classes=classes), attention="ssmax")
-    problem = replace(problem, model=Retriever(16, classes))
+@FEW
+def test_parity_with_other_numbers_of_classes(classes, steepest, few):
+    problem = retriever_problem("peri", hidden=32, task=MaxRetrieval(classes=classes), attention="ssmax")
+    problem = replace(problem, model=Retriever(32, classes))
     ensemble = make_ensemble(problem, range(8), **BENIGN | {"peak_learning_rate": 1e-4})
-    assert_parity(NativeRetriever, problem, ensemble, (1, 3), start=steep(problem, ensemble, steepest))
+    assert_parity(NativeRetriever, problem, ensemble, (1, 3), start=steep(problem, ensemble, steepest, few))
 
 
 @pytest.mark.parametrize("steepest", STEEPEST)
 @pytest.mark.parametrize("placement", ["none", "peri"])
-def test_answers_whatever_items_are_made_of(placement, steepest):
+@FEW
+def test_answers_whatever_items_are_made_of(placement, steepest, few):
     """With biases that make all answers about as likely, so that a wrong sum would give others."""
-    problem, models = retriever_problem(placement, hidden=16), 6
+    problem, models = retriever_problem(placement, hidden=32), 6
     ensemble = make_ensemble(problem, range(models))
-    theta = part(steep(problem, ensemble, steepest, scale=1.5), "theta")
+    theta = part(steep(problem, ensemble, steepest, few, scale=1.5), "theta")
     validation = few_sets(problem, 3)
     expected = []
     for m in range(models):

@@ -29,14 +29,15 @@ class RetrieverTraining : public RetrieverHead {
         const int from = batch.begin[first], n = end - first;
         gemm(n_nodes, n, kV, {mass[0], 1, mass.row}, row_major(d_z.data(), kRow), d_value.data(), kRow, true);
         d_mass.shape(kBlock, room());
-        const int vectors = (n_nodes + 15) / 16;
-        gemm(n, H, vectors, {d_z.data(), kRow, 1}, row_major(value_across[0], value_across.row), d_mass[0], d_mass.row);
-        for (int s = 0; s < n; s++) std::fill(d_mass[s] + 16 * vectors, d_mass[s] + room(), 0.0f);
+        const int all = (n_nodes + 15) / 16;
+        gemm(n, H, all, {d_z.data(), kRow, 1}, row_major(value_across[0], value_across.row), d_mass[0], d_mass.row);
+        for (int s = 0; s < n; s++) std::fill(d_mass[s] + 16 * all, d_mass[s] + room(), 0.0f);
         for (int s = first; s < end; s++) {
             const int begin = batch.begin[s] - from, length = batch.begin[s + 1] - batch.begin[s];
             logits_backward(begin, length, d_mass[s - first]);
-            items_backward(begin, begin + length);
+            items_backward(&batch.items[from], begin, begin + length, d_mass[s - first]);
         }
+        if (steep) steep_backward();
     }
 
     // e becomes its own gradient, d_weight the gradient by the weights: de_i = factor w_i (dw_i - sum_j w_j dw_j).
@@ -44,7 +45,7 @@ class RetrieverTraining : public RetrieverHead {
     void logits_backward(int begin, int length, const float* d_sequence) {
         float mean = 0;
         for (int i = begin; i < begin + length; i++) {
-            const float along = horizontal_sum(load(share[i]) * load(d_sequence + window[i] * stride));
+            const float along = along_nodes(i, d_sequence);
             d_weight[i] = norm_in ? r[i] * along : along;
             mean += weight[i] * d_weight[i];
         }
@@ -67,17 +68,40 @@ class RetrieverTraining : public RetrieverHead {
     }
 
     // To h . k of the nodes and, c_i / 2 being the derivative by |h_i|^2, c_i = -r_i^2 / H (w_i dw_i + de_i e_i), to
-    // their products.
-    void items_backward(int begin, int end) {
+    // their products; and by the item's shares of steep nodes to their weights.
+    void items_backward(const Item* items, int begin, int end, const float* d_sequence) {
         for (int i = begin; i < end; i++) {
-            const f32x16 of_node = load(share[i]);
-            float* to = d_along_key[0] + window[i] * stride;
-            store(to, load(to) + broadcast(norm_in ? e[i] * r[i] : e[i]) * of_node);
-            if (!norm_in) continue;
-            const f32x16 c = broadcast(-(1.0f / H) * r[i] * r[i] * d_weight[i]) * of_node;
-            float *by = share[i], *products = d_gram[16 * window[i]];
-            for (int k = 0; k < stride; k++) store(products + 16 * k, load(products + 16 * k) + broadcast(by[k]) * c);
+            const float d_along = norm_in ? e[i] * r[i] : e[i], c = -(1.0f / H) * r[i] * r[i] * d_weight[i];
+            add_shares(i, d_along, d_along_key[0]);
+            if (norm_in) add_products(i, c);
+            if (!steep) continue;
+            f32x16 d_share = broadcast(norm_in ? weight[i] * r[i] : weight[i]) * load(d_sequence + n_curves) +
+                             broadcast(d_along) * load(along_key[0] + n_curves);
+            if (norm_in) d_share += broadcast(c) * load(by_steep[i]);
+            const f32x16 d_u = d_share * load(steep_slope[i]);
+            float *of_class = d_steep_table[1 + items[i].kind], *of_priority = d_steep_table[0];
+            store(of_class, load(of_class) + d_u);
+            store(of_priority, load(of_priority) + items[i].priority * d_u);
         }
+    }
+
+    void add_products(int i, float c) {
+        const f32x16 of_window = c * load(share[i]), of_steep = c * load(share[i] + 16);
+        float *by = share[i], *products = d_gram[32 * window[i]];
+        for (int k = 0; k < stride; k++)
+            store(products + 32 * k, load(products + 32 * k) + broadcast(by[k]) * of_window);
+        if (!steep) return;
+        for (int k = 0; k < 32; k = k + 1 == stride ? 16 : k + 1) {
+            float* to = products + 32 * k + 16;
+            store(to, load(to) + broadcast(by[k]) * of_steep);
+        }
+    }
+
+    // What one block added up joins the sum over blocks: short sums round less.
+    void steep_backward() {
+        for (int c = 0; c <= C; c++)
+            for (int k = 0; k < kLanes; k++) d[kW1 + c * H + steepest[k]] += d_steep_table[c][k];
+        std::memset(d_steep_table.data(), 0, sizeof(float) * (C + 1) * kLanes);
     }
 
     // From the values of the nodes to V, the gain and h.
@@ -96,9 +120,17 @@ class RetrieverTraining : public RetrieverHead {
         }
         d_gain.add_to(d + gain_in, H);
         std::memset(d_h[n_nodes], 0, sizeof(float) * (room() - n_nodes) * kRow);
-        for (int w = 0; w < n_windows(); w++)
-            gemm(stride, stride, kV, {d_gram[16 * w], 16, 1}, row_major(h[w * stride], kRow), d_h[w * stride], kRow,
-                 true);
+        for (int w = 0; w < n_windows(); w++) {
+            const float *window_h = h[first_node(w, 0)], *products = d_gram[32 * w];
+            float* d_window = d_h[first_node(w, 0)];
+            gemm(stride, stride, kV, {products, 32, 1}, row_major(window_h, kRow), d_window, kRow, true);
+            if (!steep) continue;
+            float *steep_h = h[n_curves], *d_steep = d_h[n_curves];
+            const Left cross{products + 16, 32, 1};
+            gemm(stride, 16, kV, cross, row_major(steep_h, kRow), d_window, kRow, true);
+            gemm(16, stride, kV, cross.transposed(), row_major(window_h, kRow), d_steep, kRow, true);
+            gemm(16, 16, kV, {products + 16 * 32 + 16, 32, 1}, row_major(steep_h, kRow), d_steep, kRow, true);
+        }
     }
 
     // From the values of the nodes to V, W_2, b_2, W_1 and b_1, and to k with its gain.
@@ -107,12 +139,13 @@ class RetrieverTraining : public RetrieverHead {
         values_backward();
         add_rows<kV>(d_key, n, h.data(), kRow, d_along_key[0]);
         for (int i = 0; i < n; i++) add_row<kV>(d_h[i], d_along_key[0][i], gained_key);
-        weight_gradient(n, a, d_h, d + kW2, d + kB2, true);
+        weight_gradient(n, a, d_h, d + kW2, nullptr, true);
+        add_rows<kV>(d + kB2, n_curves, d_h.data(), kRow);
         Rows<kRow>& d_a = h;  // which nobody needs any more
-        gemm(n, H, kV, {d_h.data(), kRow, 1}, row_major(W2T.data(), kRow), d_a.data(), kRow);
+        gemm(n_curves, H, kV, {d_h.data(), kRow, 1}, row_major(W2T.data(), kRow), d_a.data(), kRow);
         for (int v = 0; v < H; v += 16) {
             f32x16 of_priority = broadcast(0);
-            for (int i = 0; i < n; i++) {
+            for (int i = 0; i < n_curves; i++) {
                 const f32x16 d_u = load(d_a[i] + v) * load(slope[i] + v);
                 float* of_class = d + kW1 + (1 + nodes[i].kind) * H + v;
                 store(of_class, load(of_class) + d_u);
