@@ -137,6 +137,19 @@ def moved(problem: Problem, ensemble: Ensemble, scale: float = 0.5) -> dict[str,
     return state
 
 
+def steep(
+    problem: Problem, ensemble: Ensemble, steepest: float, few: bool, scale: float = 0.5
+) -> dict[str, np.ndarray]:
+    """Of the retriever a state with weights of the priority up to this one: three of them, or all about as large."""
+    state, rng = moved(problem, ensemble, scale), np.random.default_rng(2)
+    row = rng.uniform(0.8, 1, state["theta.W_1"][:, 0].shape) * rng.choice([-1, 1], problem.model.hidden)
+    row *= min(0.07, steepest) if few else steepest
+    row[:, [3, 5, 11]] = [steepest, -0.9 * steepest, 0.8 * steepest]
+    for name in ("theta", "theta_0", "ema"):
+        state[f"{name}.W_1"][:, 0] = row.astype(np.float32)
+    return state
+
+
 def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray], models: Any = slice(None)) -> None:
     """Bit for bit the same state; `b` may have some of the models of `a`."""
     assert set(a) == set(b)

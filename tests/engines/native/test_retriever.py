@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import retriever_reference as reference
-from helpers import BENIGN, assert_same, make_ensemble, make_problem, moved, retriever_problem
+from helpers import BENIGN, assert_same, make_ensemble, make_problem, moved, retriever_problem, steep
 from parity import assert_parity, distance
 from scipy.special import erf, ndtr
 
@@ -145,17 +145,6 @@ evaluation, too. Just below where the kernel would take more."""
 
 
 FEW = pytest.mark.parametrize("few", [True, False])
-
-
-def steep(problem, ensemble, steepest, few, scale=0.5):
-    """A state with weights of the priority up to this one: three of them, or all about as large."""
-    state, rng = moved(problem, ensemble, scale), np.random.default_rng(2)
-    row = rng.uniform(0.8, 1, state["theta.W_1"][:, 0].shape) * rng.choice([-1, 1], problem.model.hidden)
-    row *= min(0.07, steepest) if few else steepest
-    row[:, [3, 5, 11]] = [steepest, -0.9 * steepest, 0.8 * steepest]
-    for name in ("theta", "theta_0", "ema"):
-        state[f"{name}.W_1"][:, 0] = row.astype(np.float32)
-    return state
 
 
 @pytest.mark.parametrize("steepest", STEEPEST)

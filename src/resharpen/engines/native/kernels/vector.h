@@ -36,6 +36,7 @@ constexpr int kRegisters = 16;
 
 typedef float FloatPart __attribute__((vector_size(kPartBytes)));
 typedef int32_t IntPart __attribute__((vector_size(kPartBytes)));
+typedef uint32_t UnsignedPart __attribute__((vector_size(kPartBytes)));
 
 #define RESHARPEN_INLINE inline __attribute__((always_inline))
 #define RESHARPEN_UNROLL _Pragma("GCC unroll 32")
@@ -247,7 +248,7 @@ RESHARPEN_INLINE f32x16 exp2_nonpositive(f32x16 a) {
             x = max_part(-126.0f - FloatPart{}, x);
             const FloatPart shifted = x + 12582912.0f;
             const FloatPart p = exp2_polynomial(x - (shifted - 12582912.0f));
-            return (FloatPart)((IntPart)p + ((IntPart)shifted << 23));
+            return (FloatPart)((UnsignedPart)p + ((UnsignedPart)shifted << 23));  // may wrap in lanes that nobody reads
 #endif
         },
         a);
