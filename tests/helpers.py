@@ -137,14 +137,13 @@ def moved(problem: Problem, ensemble: Ensemble, scale: float = 0.5) -> dict[str,
     return state
 
 
-def steep(
-    problem: Problem, ensemble: Ensemble, steepest: float, few: bool, scale: float = 0.5
-) -> dict[str, np.ndarray]:
-    """Of the retriever a state with weights of the priority up to this one: three of them, or all about as large."""
+def steep(problem: Problem, ensemble: Ensemble, steepest: Any, rest: Any, scale: float = 0.5) -> dict[str, np.ndarray]:
+    """Of the retriever a state with three weights of the priority that are this large, and others up to `rest`: of all
+    models, or of each."""
     state, rng = moved(problem, ensemble, scale), np.random.default_rng(2)
-    row = rng.uniform(0.8, 1, state["theta.W_1"][:, 0].shape) * rng.choice([-1, 1], problem.model.hidden)
-    row *= min(0.07, steepest) if few else steepest
-    row[:, [3, 5, 11]] = [steepest, -0.9 * steepest, 0.8 * steepest]
+    shape = state["theta.W_1"][:, 0].shape
+    row = rng.uniform(0.8, 1, shape) * rng.choice([-1, 1], shape) * np.reshape(rest, (-1, 1))
+    row[:, [3, 5, 11]] = np.reshape(steepest, (-1, 1)) * [1, -0.9, 0.8]
     for name in ("theta", "theta_0", "ema"):
         state[f"{name}.W_1"][:, 0] = row.astype(np.float32)
     return state

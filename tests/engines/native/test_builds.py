@@ -56,6 +56,9 @@ def check_parity(make, problems):
     for problem in problems:
         ensemble, validation = ensemble_and_validation(problem)
         assert_parity(make, problem, ensemble, steps=(1, 10), validation=validation)
+        if problem.model.kind == "retriever":  # which computes in another way where weights are large
+            ensemble = make_ensemble(problem, 8, **BENIGN | {"peak_learning_rate": 1e-4})
+            assert_parity(make, problem, ensemble, steps=(1, 3), start=steep(problem, ensemble, 500, 500))
 
 
 # ---- compilers -------------------------------------------------------------------------------------------------------
@@ -109,9 +112,10 @@ def driver(tmp_path):
 
 
 WATCHED = {
+    "retriever": (NativeRetriever, [retriever_problem(placement, hidden=32) for placement in ("none", "peri")]),
     "minimal": (NativeMinimal, [minimal_problem(placement, 4, 3) for placement in ("none", "peri")]),
     "minimal-listed": (NativeMinimal, [minimal_problem("peri", 12, 4, model=Minimal(12, 2, 1, 2))]),
-    **{name: KERNELS[name] for name in ("retriever", "transformer", "transformer-odd")},
+    **{name: KERNELS[name] for name in ("transformer", "transformer-odd")},
 }
 """Small sizes, which are compiled sooner."""
 
@@ -127,7 +131,9 @@ def test_sanitizers_find_nothing(name, driver):
         engine = driver(kind(problem, ensemble), command)
         starts = [engine.dump()]
         if kind is NativeRetriever:  # which computes in another way where weights are large
-            starts += [steep(problem, ensemble, weight, few) for weight in (3, 12, 500) for few in (True, False)]
+            starts += [
+                steep(problem, ensemble, *weights) for weights in ((3, 3), (12, 12), (500, 500), (500, 1), (500, 6))
+            ]
         for start in starts:
             engine.load(start)
             engine.advance(3)

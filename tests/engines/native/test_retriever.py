@@ -12,7 +12,7 @@ from parity import assert_parity, distance
 from scipy.special import erf, ndtr
 
 from resharpen import streams
-from resharpen.engines.base import initial_state, part
+from resharpen.engines.base import part
 from resharpen.engines.native import retriever as native
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.torch_engine import TorchEngine
@@ -21,6 +21,7 @@ from resharpen.tasks import Batch, Items, MaxRetrieval
 from resharpen.tasks.max_retrieval import RetrievalSet
 
 PLACEMENTS = tuple(RETRIEVER_PLACEMENTS)
+SLOWLY = BENIGN | {"peak_learning_rate": 1e-4}
 
 
 def few_sets(problem, count):
@@ -52,8 +53,10 @@ def test_parity_at_full_size_for_long(placement):
 @pytest.mark.parametrize("march", ["x86-64-v3", "x86-64"])
 @pytest.mark.parametrize("placement", ["none", "peri"])
 def test_parity_on_other_instruction_sets(placement, march):
-    problem = retriever_problem(placement, hidden=16)
-    assert_parity(NativeRetriever, replace(problem, march=march), make_ensemble(problem))
+    problem = replace(retriever_problem(placement, hidden=16), march=march)
+    assert_parity(NativeRetriever, problem, make_ensemble(problem))
+    ensemble = make_ensemble(problem, range(8), **SLOWLY)
+    assert_parity(NativeRetriever, problem, ensemble, (1, 3), start=steep(problem, ensemble, 500, 500))
 
 
 # ---- against the formula as printed ----------------------------------------------------------------------------------
@@ -83,10 +86,12 @@ def test_answers_and_attention_as_printed(placement):
 
 @pytest.mark.parametrize("placement", ["none", "peri"])
 @pytest.mark.parametrize("remedy", ["adaptive-temperature", "log-n"])
-def test_remedies_in_evaluation(placement, remedy):
-    problem = retriever_problem(placement, hidden=16, attention=remedy)
+@pytest.mark.parametrize(("steepest", "scale"), [(1, 1.0), (110, 0.3)])
+def test_remedies_in_evaluation(placement, remedy, steepest, scale):
+    """Of items on curves, and of items that are nodes themselves."""
+    problem = retriever_problem(placement, hidden=32, attention=remedy)
     ensemble = make_ensemble(problem, 1)
-    theta = part(moved(problem, ensemble, scale=1.0), "theta")
+    theta = part(steep(problem, ensemble, steepest, 1.25 * steepest, scale), "theta")
     validation = few_sets(problem, 3)
     _, entropy, largest = NativeRetriever(problem, ensemble).measure(theta, validation, report=True).values()
 
@@ -139,42 +144,48 @@ def test_gelu_and_its_slope():
 
 CURVES = [0.081, 0.203, 0.391, 0.618, 0.894, 1.183, 1.505, 1.823, 2.164, 2.493, 2.839, 3.168]
 """Up to which weight of the priority the kernel knows a curve through 5, 6, ... 16 points."""
-STEEPEST = (0.08, 0.6, 3.16, 6.3, 12.6, 40.0, 500.0)
-"""Few and many points on a curve, in two and four pieces; items that are nodes themselves in training, and at last in
-evaluation, too. Just below where the kernel would take more."""
+WAYS = {
+    "5 points": (0.08, 0.08),
+    "8 points": (0.6, 0.6),
+    "16 points": (3.16, 3.16),
+    "2 pieces": (6.3, 6.3),
+    "4 pieces": (12.6, 12.6),
+    "items in training": (40, 40),
+    "items": (500, 500),
+    "steep, 5 points": (500, 0.07),
+    "steep, 10 points": (3.16, 1),
+    "steep, 16 points": (500, 3.1),
+    "steep, 2 pieces": (500, 6),
+}
+"""How the kernel computes, by the three largest weights of the priority and what the others are below."""
+EVERY_WAY = pytest.mark.parametrize("way", WAYS)
 
 
-FEW = pytest.mark.parametrize("few", [True, False])
-
-
-@pytest.mark.parametrize("steepest", STEEPEST)
+@EVERY_WAY
 @pytest.mark.parametrize("placement", PLACEMENTS)
-@FEW
-def test_parity_whatever_items_are_made_of(placement, steepest, few):
+def test_parity_whatever_items_are_made_of(placement, way):
     """Over several blocks of sequences."""
     problem = retriever_problem(placement, hidden=32, batch=61)
-    ensemble = make_ensemble(problem, range(8), **BENIGN | {"peak_learning_rate": 1e-4})
-    assert_parity(NativeRetriever, problem, ensemble, (1, 3), start=steep(problem, ensemble, steepest, few))
+    ensemble = make_ensemble(problem, range(8), **SLOWLY)
+    assert_parity(NativeRetriever, problem, ensemble, (1, 3), start=steep(problem, ensemble, *WAYS[way]))
 
 
-@pytest.mark.parametrize("steepest", [0.3, 40.0])
+@pytest.mark.parametrize("way", ["8 points", "items", "steep, 10 points"])
 @pytest.mark.parametrize("classes", [7, 16])
-@FEW
-def test_parity_with_other_numbers_of_classes(classes, steepest, few):
+def test_parity_with_other_numbers_of_classes(classes, way):
     problem = retriever_problem("peri", hidden=32, task=MaxRetrieval(classes=classes), attention="ssmax")
     problem = replace(problem, model=Retriever(32, classes))
-    ensemble = make_ensemble(problem, range(8), **BENIGN | {"peak_learning_rate": 1e-4})
-    assert_parity(NativeRetriever, problem, ensemble, (1, 3), start=steep(problem, ensemble, steepest, few))
+    ensemble = make_ensemble(problem, range(8), **SLOWLY)
+    assert_parity(NativeRetriever, problem, ensemble, (1, 3), start=steep(problem, ensemble, *WAYS[way]))
 
 
-@pytest.mark.parametrize("steepest", STEEPEST)
+@EVERY_WAY
 @pytest.mark.parametrize("placement", ["none", "peri"])
-@FEW
-def test_answers_whatever_items_are_made_of(placement, steepest, few):
+def test_answers_whatever_items_are_made_of(placement, way):
     """With biases that make all answers about as likely, so that a wrong sum would give others."""
     problem, models = retriever_problem(placement, hidden=32), 6
     ensemble = make_ensemble(problem, range(models))
-    theta = part(steep(problem, ensemble, steepest, few, scale=1.5), "theta")
+    theta = part(steep(problem, ensemble, *WAYS[way], scale=1.5), "theta")
     validation = few_sets(problem, 3)
     expected = []
     for m in range(models):
@@ -253,16 +264,38 @@ def test_minibatches_have_the_same_bits_as_in_python(batch, length):
             assert np.array_equal(got, expected)
 
 
-def test_weights_that_are_not_finite_have_no_score():
-    problem = retriever_problem("peri", hidden=16)
+@pytest.mark.parametrize("where", [("W_2", 0), ("W_1", 0), ("b_4", 3)])
+@pytest.mark.parametrize("way", ["5 points", "items", "steep, 5 points"])
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite_have_no_score(where, way, poison):
+    problem = retriever_problem("peri", hidden=32)
     ensemble = make_ensemble(problem)
-    theta = part(initial_state(problem, ensemble), "theta")
-    theta["W_2"][1, 0, 0] = np.nan
+    theta = part(steep(problem, ensemble, *WAYS[way]), "theta")
+    name, row = where
+    theta[name][1, row, ...] = poison
     validation = problem.task.validation(0, "selection")
     for engine in (NativeRetriever(problem, ensemble), TorchEngine(problem, ensemble)):
         found = engine.measure(theta, validation)["accuracy"]
         assert np.isnan(found[1]).all()
         assert np.isfinite(found[[0, 2]]).all()
+
+
+def test_a_model_does_not_depend_on_how_its_neighbours_are_computed():
+    problem = retriever_problem("peri", hidden=32)
+    ensemble = make_ensemble(problem, range(5), **BENIGN)
+    start = steep(problem, ensemble, [500, 0.08, 500, 12.6, 40], [0.07, 0.08, 500, 12.6, 3.1])
+    together = NativeRetriever(problem, ensemble)
+    together.load(start)
+    together.advance(3)
+    state, validation = together.dump(), few_sets(problem, 3)
+    measured = together.measure(part(state, "theta"), validation, report=True)
+    for m in range(5):
+        alone = NativeRetriever(problem, make_ensemble(problem, [m], **BENIGN))
+        alone.load({name: x if name == "step" else x[[m]] for name, x in start.items()})
+        alone.advance(3)
+        assert_same(state, alone.dump(), [m])
+        for name, values in alone.measure(part(alone.dump(), "theta"), validation, report=True).items():
+            assert np.array_equal(values[0], measured[name][m]), name
 
 
 def test_an_evaluation_does_not_depend_on_its_pieces(monkeypatch):

@@ -9,11 +9,13 @@
 //   - x_i is a priority and a one-hot class, so a_i and h_i before its norm lie on C curves, one a class, with the
 //     priority along them. A curve is known from a few of its points, the nodes, to less than a rounding error
 //     (retriever_items.h): item i is sum_k l_ik node_k, its shares l_i of a window of neighbouring nodes. Both layers
-//     and V are computed at 50 to 160 nodes mostly, where a minibatch has 1,300 items and validation a million.
+//     and V are computed at 50 to 130 nodes mostly, where a minibatch has 1,300 items and validation a million.
 //   - The query is one vector for all items, so K enters only as k = K q, and e_i = h_i . k = sum_k l_ik (h_k . k).
 //   - |h_i|^2 for the norm is a quadratic form in the shares, of the products of nodes.
 //   - Attention is linear in the values: z is a sum over nodes, by how much of each is in a sequence.
-//   - Where the priority's weights are so large that curves would take too many nodes, items are nodes of their own.
+//   - Features whose weight of the priority is much larger than that of the others are nodes of their own. Where too
+//   many
+//     are so large, items are nodes.
 //   - Only real items are computed.
 //
 // Sequences are taken a block at a time, forward and backward, so that what is computed of them stays in the cache.
@@ -87,8 +89,7 @@ class Retriever : public RetrieverTraining {
 
   private:
     static constexpr int kItemBlock = 96;  // items at a time in evaluation
-    // With more pieces a curve has about as many nodes as a minibatch has items, or as a validation set at one length
-    // has.
+    // With more pieces the curves have about as many nodes as a minibatch has items, or more than pay for themselves.
     static constexpr int kMostPieces = 4, kMostPiecesRead = 32;
 
     struct Attention {

@@ -133,7 +133,7 @@ class RetrieverTraining : public RetrieverHead {
         }
     }
 
-    // From the values of the nodes to V, W_2, b_2, W_1 and b_1, and to k with its gain.
+    // From the values of the nodes to V, W_2, b_2 and W_1, and to k with its gain.
     void nodes_backward() {
         const int n = n_nodes;
         values_backward();
