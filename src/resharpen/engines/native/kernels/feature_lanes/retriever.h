@@ -13,9 +13,8 @@
 //   - The query is one vector for all items, so K enters only as k = K q, and e_i = h_i . k = sum_k l_ik (h_k . k).
 //   - |h_i|^2 for the norm is a quadratic form in the shares, of the products of nodes.
 //   - Attention is linear in the values: z is a sum over nodes, by how much of each is in a sequence.
-//   - Features whose weight of the priority is much larger than that of the others are nodes of their own. Where too
-//   many
-//     are so large, items are nodes.
+//   - Features whose weight of the priority is much larger than that of the others are nodes of their own. Where there
+//     are too many of them, items are nodes.
 //   - Only real items are computed.
 //
 // Sequences are taken a block at a time, forward and backward, so that what is computed of them stays in the cache.
