@@ -61,6 +61,31 @@ def test_bits_are_compared_where_the_same_kernel_made_them(tiny, tmp_path):
     assert named[0].startswith("sct-v4-s2/peri/3")
 
 
+def test_bits_are_compared_model_by_model_whatever_the_shards(tiny, tmp_path):
+    """Seventeen models of thirty-two: the last shard of the run is a part of one of the reference."""
+    native = replace(tiny, engine="native", variants={"peri": Variant("peri")}, models=32)
+    whole = rs.run(native, tmp_path / "run", workers=1)
+    reference = write_reference(whole, rs.scores(whole), tmp_path / "reference")
+    some = rs.run(replace(native, models=17), tmp_path / "some", workers=1)
+    checks = {check.what: check for check in verify(some, reference)}
+    assert checks["values of models from the same kernel, bit for bit"].compared == some.table("lengths").height
+    assert not differing(checks.values())
+
+
+@pytest.mark.parametrize(("models", "found"), [(5, "too few models to tell"), (8, "differs")])
+def test_single_models_may_drift(tiny, reference, tmp_path, capsys, models, found):
+    """Of fewer than six models there is no interval of the median, however far they are away."""
+    rs.run(replace(tiny, models=models), tmp_path / "run", workers=1)
+    doctored(reference, "models", score_train=pl.col("score_train") + 0.3)
+    arguments = ["verify", str(tmp_path / "run"), "--reference", str(reference.directory)]
+    if found == "differs":
+        with pytest.raises(SystemExit, match="1"):
+            main(arguments)
+    else:
+        main(arguments)
+    assert found in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_shift_and_another_spread_are_found(tiny, reference, tmp_path):
     run = rs.run(tiny, tmp_path / "run", workers=1)
     one = (pl.col("variant") == "peri") & (pl.col("setting") == "sct-v4-s2")

@@ -23,8 +23,13 @@ def print_verification(checks: Sequence[Check], reference: Reference, console: C
 
 
 def _result(check: Check) -> Text:
-    if not check.differs:
-        return Text("agrees", "green") if check.compared else Text("nothing to compare", "dim")
-    more = len(check.differs) - NAMED
-    lines = [*check.differs[:NAMED], *([f"and {more} more"] if more > 0 else [])]
-    return Text("differs", "red").append(f": {'; '.join(lines)}", "default")
+    if check.differs:
+        return Text("differs", "red").append(_some(check.differs), "default")
+    if check.unclear:
+        return Text("too few models to tell", "yellow").append(_some(check.unclear), "default")
+    return Text("agrees", "green") if check.compared else Text("nothing to compare", "dim")
+
+
+def _some(named: Sequence[str]) -> str:
+    more = len(named) - NAMED
+    return f": {'; '.join([*named[:NAMED], *([f'and {more} more'] if more > 0 else [])])}"

@@ -148,7 +148,18 @@ class Shard:
 
     @property
     def model_ids(self) -> list[str]:
-        return [f"{self.setting.name}/{self.variant}/{i}" for i in self.draw_M]
+        return models_of(self.name)
+
+
+def models_of(shard: str) -> list[str]:
+    """Ids of the models in a shard, from its name.
+
+    >>> models_of("sct-v9-s3/peri/00016-00018")
+    ['sct-v9-s3/peri/16', 'sct-v9-s3/peri/17', 'sct-v9-s3/peri/18']
+    """
+    cell, _, draws = shard.rpartition("/")
+    first, last = map(int, draws.split("-"))
+    return [f"{cell}/{i}" for i in range(first, last + 1)]
 
 
 @dataclass(frozen=True)
