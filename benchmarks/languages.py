@@ -22,7 +22,7 @@ from trainers import BATCHES, NORM_EPSILON, Trainer, jax_vmap, minibatches, ours
 from resharpen import streams
 from resharpen.tasks import Batch, Dyck, Tomita
 
-CASES = ("full100", "tomita3", "dyck8-10", "tomita3-log-n", "tomita3-ssmax")
+CASES = ("full100", "tomita3", "tomita7", "dyck8-10", "tomita3-log-n", "tomita3-ssmax")
 LAYERS, D, HEADS = 2, 64, 4
 
 
@@ -41,7 +41,7 @@ def make_problem(case: str) -> Any:
     from resharpen.parts import PLACEMENTS, POSITION_ENCODINGS, Parts
 
     language, attention = with_attention(case)
-    task = {"full100": Full(3), "tomita3": Tomita(3), "dyck8-10": Dyck(8, 10)}[language]
+    task = {"full100": Full(3), "tomita3": Tomita(3), "tomita7": Tomita(7), "dyck8-10": Dyck(8, 10)}[language]
     parts = Parts(PLACEMENTS["peri"], attention=attention, positions=POSITION_ENCODINGS["rope"])
     return Problem(task, Transformer(task.vocabulary), parts, task.cap, 64, 100_000, seed=0)
 

@@ -21,6 +21,7 @@ from resharpen.engines.native.minimal import NativeMinimal
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.native.transformer import NativeTransformer
 from resharpen.models import Minimal, Transformer
+from resharpen.tasks import Tomita
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +30,7 @@ TWELVE = [minimal_problem("peri", 12, 4, model=Minimal(12, 5, 3, 4))]
 RETRIEVERS = [retriever_problem(placement, hidden=16) for placement in ("none", "peri")]
 TRANSFORMERS = [
     transformer_problem("all", cap=24, batch=4),
+    transformer_problem("all", cap=40, batch=6, task=Tomita(7)),  # with prefixes that sequences have in common
     transformer_problem("seven", cap=24, batch=4, attention="ssmax", positions="alibi"),
 ]
 PAPER, ODD = Transformer(6), Transformer(6, layers=1, d=36, heads=1, d_mlp=50)

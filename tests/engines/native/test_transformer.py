@@ -37,6 +37,15 @@ def rows_of(*lengths, seed=0):
     return Batch(inputs, targets, real)
 
 
+def branching(*sequences, seed=0):
+    """A minibatch of sequences (length, tokens shared with the one before), in an order that is not alphabetical."""
+    inputs, targets, real = rows_of(*(length for length, _ in sequences), seed=seed)
+    for i, (_, shared) in enumerate(sequences):
+        inputs[i, :shared] = inputs[i - 1, :shared]
+    order = np.random.default_rng(seed).permutation(len(sequences))
+    return Batch(inputs[order], targets[order], real[order])
+
+
 BATCHES = {
     "length-1": [rows_of(1)],
     "length-1-often": [rows_of(*[1] * 5)],
@@ -44,6 +53,12 @@ BATCHES = {
     "around-the-vector": [rows_of(15, 16, 17), rows_of(1, 33, 31, 32)],
     "around-a-block": [rows_of(23, 24, 25), rows_of(47, 49, 48)],
     "around-a-chunk": [rows_of(127), rows_of(128, 2), rows_of(129, 3), rows_of(150, 64, 65)],
+    "equal": [branching((5, 0), (5, 5), (5, 5)), branching((70, 0), (70, 70), (1, 0), (1, 1))],
+    "equal-prefixes": [
+        branching((40, 0), (21, 21), (33, 16), (33, 17), (60, 32), (61, 60), (9, 1)),
+        branching((3, 0), (5, 2), (7, 4), (3, 3), (4, 2)),
+    ],
+    "a-family-too-large": [branching((100, 0), *[(100, 50)] * 12), branching(*[(170, 0), (170, 100)] * 5)],
 }
 
 
@@ -78,7 +93,8 @@ def test_parity_on_older_processors(march):
     ],
     ids=["all", "seven+layer+ssmax", "gemma3+ssmax+alibi"],
 )
-def test_gradient_far_from_the_start(placement, parts):
+@pytest.mark.parametrize("given", [None, BATCHES["equal-prefixes"][0]], ids=["own", "equal-prefixes"])
+def test_gradient_far_from_the_start(placement, parts, given):
     """Large weights, so that attention is sharp and the MLP is far into its bends; the s of ssmax are negative too, so
     that what had the highest logit has the least weight. m after a step is the gradient."""
     problem = transformer_problem(placement, PAPER, batch=12, **parts)
@@ -95,7 +111,7 @@ def test_gradient_far_from_the_start(placement, parts):
     states = []
     for engine in engines:
         engine.load(start)
-        engine.advance(1)
+        engine.advance(1, given and [given])
         states.append(engine.dump())
     assert_close(states, ["loss", *(name for name in start if name.startswith("m."))])
 

@@ -29,9 +29,9 @@ class Attention {
     Attention(int longest, float scale) : scale(scale), scratch(longest + 1) {}
 
     // Vectors that `forward` keeps for `backward`: for each block a weight of every key, and the inverse sums.
-    static std::size_t kept(int length) {
+    static std::size_t kept(int length, int from) {
         std::size_t n = 0;
-        for (; length > 0; length -= kLanes) n += length + 1;
+        for (; length > from; length -= kLanes) n += length + 1;
         return n;
     }
 
@@ -52,16 +52,16 @@ class Attention {
         return keep;
     }
 
-    // dq, dk, dv are written, in rows like those of q, k, v; returns where the next head was kept. With weights e that
-    // are still to be divided by their sum, and dO divided by it in their place:
+    // The same queries' dq, and dk, dv of all keys, are written, in rows like those of q, k, v; returns where the next
+    // head was kept. With weights e that are still to be divided by their sum, and dO divided by it in their place:
     //     dE = dO V^T     dS = scale e (dE - inverse sum_j e dE)     dQ = dS K     dK = dS^T Q     dV = e^T dO
     // where logits are multiplied so is, in place of every dS, dQ once and Q for dK; d_s is added to.
-    const f32x16* backward(int length, const float* q, const float* k, const float* v, const float* d_out,
+    const f32x16* backward(int length, int from, const float* q, const float* k, const float* v, const float* d_out,
                            const f32x16* e, float* dq, float* dk, float* dv, HeadLogits head = {},
                            double* d_s = nullptr) {
         f32x16* d = scratch.data();
-        for (int end = length; end > 0; e += end + 1, end -= kLanes) {
-            const int begin = std::max(0, end - kLanes), n = end - begin;
+        for (int end = length; end > from; e += end + 1, end -= kLanes) {
+            const int begin = std::max(from, end - kLanes), n = end - begin;
             const float *q_block = q + begin * STRIDE, *inverse = floats(e + end);
             for (int i = 0; i < n; i++) multiply(inverse[i], d_out + (begin + i) * OUT, d_o + i * K);
             times_transposed(end, v, d_o, K, d, nullptr, 1);

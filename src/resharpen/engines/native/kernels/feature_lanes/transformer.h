@@ -2,9 +2,10 @@
 //
 // A vector is sixteen neighbouring features; widths are padded to whole vectors with zeros, which stay zero through
 // forward, backward and AdamW. Sequences are worked on a few at a time, forward and backward, so that what lies between
-// stays in the second-level cache; within that, rows in chunks. All products are `gemm`, with weights (and transposed
-// weights, for the backward) packed into panels once a step. Up to the first layer's q, k, v, before positions turn
-// them, a row depends on its token alone: that is computed once a token, and so is its backward, on sums by token.
+// stays in the second-level cache; within that, rows in chunks. A prefix that several sequences begin with is computed
+// once, and its backward, too. All products are `gemm`, with weights (and transposed weights, for the backward) packed
+// into panels once a step. Up to the first layer's q, k, v, before positions turn them, a row depends on its token
+// alone: that is computed once a token, and so is its backward, on sums by token.
 #pragma once
 
 #include "transformer_backward.h"
@@ -21,27 +22,22 @@ class Transformer : public TransformerBackward {
         this->gradient = gradient;
         std::memset(gradient, 0, sizeof(float) * size);
         for (Block& b : blocks) clear(b.d_ssmax);
-        int tokens = 0;
+        const Alphabetical sorted(batch);
         double loss = 0;
-        for (int i = 0; i < batch.n; i++) tokens += batch.lengths[i];
-        const int32_t *inputs = batch.inputs, *targets = batch.targets;
-        for (int i = 0; i < batch.n;) {
-            const int begin = i;
-            int total = 0;
-            do total += batch.lengths[i++];
-            while (i < batch.n && total + batch.lengths[i] <= kTogether);
-            open(inputs, batch.lengths + begin, i - begin, total);
+        for (auto s = sorted.all.begin(); s != sorted.all.end();) {
+            branches.clear();
+            while (s != sorted.all.end() && take(*s)) s++;
+            make_room();
             forward(0);
-            loss += loss_backward(targets, 1.0f / float(tokens));
+            loss += loss_backward(1.0f / float(sorted.tokens));
             backward();
-            inputs += total, targets += total;
         }
         tokens_backward();
         if (remedy == Remedy::ssmax)
             for (int l = 0; l < LAYERS; l++)
                 for (int head = 0; head < HEADS; head++)
                     gradient[blocks[2 * l].ssmax_at + head] = float(blocks[2 * l].d_ssmax[head]);
-        return loss / tokens;
+        return loss / sorted.tokens;
     }
 
     // At the scored positions of a sequence: TVD against p_star [scored, V], and the logit of a marked token if there
@@ -51,7 +47,8 @@ class Transformer : public TransformerBackward {
         int from = 0;
         while (from < length && !scored[from]) from++;
         if (from == length) return;
-        open(inputs, &length, 1, length);
+        branches.clear();
+        branches.add(inputs, length, 0);
         forward(from);
         for (int i = from; i < length; i++) {
             if (!scored[i]) continue;
@@ -60,6 +57,17 @@ class Transformer : public TransformerBackward {
             *tvd++ = total_variation(z, p_star);
             p_star += V;
         }
+    }
+
+  private:
+    // Puts a sequence to those that are worked on together; false if it has to wait.
+    bool take(const Alphabetical::Sequence& s) {
+        const bool alone = branches.rows() == 0;
+        const int shared = !alone && kWorth * s.shared >= s.length ? s.shared : 0;
+        if (!alone && branches.rows() + s.length - shared > (shared > 0 ? kFamily : kTogether)) return false;
+        branches.add(s.inputs, s.length, shared);
+        branches.want(s.targets);
+        return true;
     }
 };
 

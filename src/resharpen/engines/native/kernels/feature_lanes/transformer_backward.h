@@ -9,22 +9,23 @@ class TransformerBackward : public TransformerForward {
   protected:
     using TransformerForward::TransformerForward;
 
-    // d logits = (softmax - target) * scale, then U and the last norm: leaves the derivative by `last` in d_x. Returns
-    // the summed negative log likelihood.
-    double loss_backward(const int32_t* targets, float scale) {
+    // d logits = (softmax - target) * scale, summed over the targets of a row, then U and the last norm: leaves the
+    // derivative by `last` in d_x. Returns the summed negative log likelihood.
+    double loss_backward(float scale) {
         constexpr int N = VP / kLanes;
         f32x16 row[DN];
         decltype(norm)::Sum d_gain;
         double loss = 0;
-        chunks(0, n_tokens, [&](int begin, int n) {
+        chunks(0, branches.rows(), [&](int begin, int n) {
             for (int i = begin; i < begin + n; i++) {
                 float* z = at(logits, i, VP);
                 f32x16 e[N];
                 const Normalizer by = softmax(z, e);
                 const float inverse = 1.0f / by.sum;
-                loss += by.negative_log_likelihood(z[targets[i]]);
-                for (int j = 0; j < N; j++) store(z + j * kLanes, (scale * inverse) * e[j]);
-                z[targets[i]] -= scale;
+                const int targets =
+                    branches.each_target(i, [&](int token) { loss += by.negative_log_likelihood(z[token]); });
+                for (int j = 0; j < N; j++) store(z + j * kLanes, (float(targets) * scale * inverse) * e[j]);
+                branches.each_target(i, [&](int token) { z[token] -= scale; });
             }
             const Left x{at(unembedded(), begin, DP), DP, 1};
             const float* d = at(logits, begin, VP);
@@ -49,7 +50,7 @@ class TransformerBackward : public TransformerForward {
         for (int l = LAYERS - 1; l >= 0; l--) {
             Block &a = blocks[2 * l], &m = blocks[2 * l + 1];
             float* w = gradient + l * kLayer;
-            chunks(0, n_tokens, [&](int i, int n) {
+            chunks(0, branches.rows(), [&](int i, int n) {
                 mlp_backward(m, l, w, i, n);
                 const float* dy = block_output_backward(a, i, n);
                 gemm(AP, n, DN, Left{at(placement.heads_out ? a.normed : a.o, i, AP), AP, 1}.transposed(),
@@ -58,7 +59,7 @@ class TransformerBackward : public TransformerForward {
                 if (placement.heads_out) heads_output_backward(a, i, n);
             });
             attend_backward(a);
-            chunks(0, n_tokens, [&](int i, int n) {
+            chunks(0, branches.rows(), [&](int i, int n) {
                 rotate(d_wide, i, n, -1);
                 if (l == 0) return sum_by_token(i, n);
                 if (placement.queries_keys)
@@ -153,19 +154,29 @@ class TransformerBackward : public TransformerForward {
 
     void attend_backward(Block& b) {
         const f32x16* kept = b.kept.get();
-        each_head([&](int head, int row, int length) {
-            const float* q = at(b.wide, row, QS) + head * HP;
-            float* dq = at(d_wide, row, QS) + head * HP;
-            kept = attention.backward(length, q, q + AP, q + 2 * AP, at(d_o, row, AP) + head * HP, kept, dq, dq + AP,
-                                      dq + 2 * AP, logits_of(b, head), &b.d_ssmax[head]);
+        branches.each([&](const Branch& s, const std::vector<int>& path) {
+            const float *q = rows_of(b.wide, s, path), *d_out = at(d_o, s.row - s.shared, AP);
+            float* dq = s.shared == 0 ? at(d_wide, s.row, QS) : at(d_gathered, 0, QS);
+            for (int head = 0; head < HEADS; head++, q += HP, d_out += HP, dq += HP)
+                kept = attention.backward(s.length, s.shared, q, q + AP, q + 2 * AP, d_out, kept, dq, dq + AP,
+                                          dq + 2 * AP, logits_of(b, head), &b.d_ssmax[head]);
+            if (s.shared > 0) scatter(s, path);
         });
+    }
+
+    // The rows of a prefix have their derivatives from the sequence that had them first; others add to those of k and
+    // v.
+    void scatter(const Branch& s, const std::vector<int>& path) {
+        for (int p = 0; p < s.shared; p++) add<2 * AP>(at(d_wide, path[p], QS) + AP, at(d_gathered, p, QS) + AP);
+        for (int p = s.shared; p < s.length; p++)
+            std::memcpy(at(d_wide, path[p], QS), at(d_gathered, p, QS), sizeof(float) * QP);
     }
 
     void sum_by_token(int begin, int n) {
         for (int i = begin; i < begin + n; i++) {
             const float *from_x = at(d_x, i, DP), *from_qkv = at(d_wide, i, QS);
-            add<DP>(by_token.few_x + tokens[i] * DP, from_x);
-            add<QP>(by_token.few_qkv + tokens[i] * QP, from_qkv);
+            add<DP>(by_token.few_x + branches.tokens[i] * DP, from_x);
+            add<QP>(by_token.few_qkv + branches.tokens[i] * QP, from_qkv);
         }
         if ((by_token.n_few += n) >= kFewTokens) add_few();
     }

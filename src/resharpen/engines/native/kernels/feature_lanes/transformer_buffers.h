@@ -7,25 +7,23 @@
 #include "../training.h"
 #include "attention.h"
 #include "gelu.h"
+#include "prefixes.h"
 
 namespace resharpen {
 
 // The sizes that the kernel is compiled for: layers, width, heads, width of an MLP, tokens.
 constexpr int LAYERS = RESHARPEN_LAYERS, D = RESHARPEN_D, HEADS = RESHARPEN_HEADS, MLP = RESHARPEN_MLP, V = RESHARPEN_V;
 
-// Sequences one after another, position 0 of each at BOS.
-struct Ragged {
-    const int32_t *inputs, *targets, *lengths;
-    int n;
-};
-
 struct Rotation {
     const float *cosine, *sine;  // [positions, half a head]
 };
 
 constexpr int kChunk = 128;     // rows at a time
-constexpr int kTogether = 64;   // sequences are put together up to so many tokens
 constexpr int kFewTokens = 256;  // rows in a partial sum by token
+
+// Sequences are put together up to so many rows; or to so many if they share a prefix, of one token in so many at
+// least: its rows are copied for the attention of every one of them.
+constexpr int kTogether = 64, kFamily = 512, kWorth = 4;
 
 constexpr int padded(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
@@ -47,15 +45,18 @@ class TransformerBuffers {
 
     TransformerBuffers(Variant variant, Rotation rotation, int longest, bool for_training)
         : placement(variant.placement), remedy(variant.attention), encoding(variant.positions), rotation(rotation),
-          rows(longest + kTogether + kLanes), attention(longest, 1.0f / std::sqrt(float(kHead))) {
+          rows(std::max(longest, for_training ? kFamily : 0) + kLanes),
+          attention(longest, 1.0f / std::sqrt(float(kHead))) {
         norm.layer = heads_norm.layer = head_norm.layer = variant.norm == NormFunction::layer;
         place_norms();
-        for (Block& b : blocks) allocate(b, for_training ? HEADS * attention.kept(std::max(longest, kTogether)) : 0);
+        for (Block& b : blocks) allocate(b);
+        if (for_training)
+            for (auto* x : {&gathered, &d_gathered}) x->resize((longest + kLanes) * QS / kLanes);
         if (remedy != Remedy::softmax)
             for (int n = 1; n <= longest + kLanes; n++) log_n.push_back(float(std::log(double(n))));
         for (auto* x : {&last, &final, &d_x, &d_y, &d_h, &d_o}) x->resize(rows * (DP > AP ? DP : AP) / kLanes);
         logits.resize(rows * VP / kLanes), d_wide.resize(rows * (QS > FS ? QS : FS) / kLanes);
-        r_final.resize(rows), position.resize(rows);
+        r_final.resize(rows);
         for (int l = 0; l < LAYERS; l++) {
             qkv[l].allocate(DP, QP), w_o[l].allocate(AP, DP);
             w_1[l].allocate(DP, FP), w_2[l].allocate(FP, DP);
@@ -131,11 +132,11 @@ class TransformerBuffers {
         float r_x[V], r_h[V];
         int n_few;
     } by_token;
-    std::vector<int> position;
+    Branches branches;
+    std::vector<f32x16> gathered, d_gathered;  // q, k, v of a sequence that has not all of its rows to itself
+    std::size_t n_kept = 0;
     const float* theta;
     float* gradient;
-    const int32_t *tokens, *lengths;
-    int n_sequences, n_tokens;
 
     void place_norms() {
         int next = kGains;
@@ -160,23 +161,26 @@ class TransformerBuffers {
         return reinterpret_cast<float*>(x.data()) + row * width;
     }
 
-    void allocate(Block& b, std::size_t kept) {
+    void allocate(Block& b) {
         for (auto* x : {&b.x, &b.h, &b.y, &b.s}) x->resize(rows * DN);
         b.wide.resize(rows * (is_mlp(b) ? FS : QS) / kLanes);
         if (is_mlp(b))
             b.slope.resize(rows * FS / kLanes);
         else
-            b.o.resize(rows * AP / kLanes), b.kept.reset(kept ? new f32x16[kept] : nullptr);
+            b.o.resize(rows * AP / kLanes);
         if (!is_mlp(b) && placement.heads_out) b.normed.resize(rows * AP / kLanes), b.r_heads.resize(rows);
         if (!is_mlp(b) && placement.queries_keys)
             b.before_norm.resize(rows * 2 * AP / kLanes), b.r_head.resize(rows * 2 * HEADS);
         for (auto* r : {&b.r_in, &b.r_out, &b.r_residual}) r->resize(rows);
     }
 
-    void open(const int32_t* inputs, const int32_t* lengths, int n, int total) {
-        tokens = inputs, this->lengths = lengths, n_sequences = n, n_tokens = total;
-        for (int i = 0, row = 0; i < n; i++)
-            for (int p = 0; p < lengths[i]; p++) position[row++] = p;
+    // What the attention of the branches keeps for the backward.
+    void make_room() {
+        std::size_t n = 0;
+        for (const Branch& s : branches.all) n += HEADS * attention.kept(s.length, s.shared);
+        if (n <= n_kept) return;
+        n_kept = n;
+        for (int l = 0; l < LAYERS; l++) blocks[2 * l].kept.reset(new f32x16[n]);
     }
 
     template <class F>

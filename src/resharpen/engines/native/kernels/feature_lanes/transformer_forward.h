@@ -41,19 +41,19 @@ class TransformerForward : public TransformerBuffers {
 
     // Everything up to the logits of the rows from `from` on; only these pass through the last layer.
     void forward(int from) {
-        for (int i = 0; i < n_tokens; i++) {
-            std::memcpy(at(blocks[0].x, i, DP), by_token.x + tokens[i] * DP, sizeof(float) * DP);
-            std::memcpy(at(blocks[0].wide, i, QS), by_token.qkv + tokens[i] * QP, sizeof(float) * QP);
+        for (int i = 0; i < branches.rows(); i++) {
+            std::memcpy(at(blocks[0].x, i, DP), by_token.x + branches.tokens[i] * DP, sizeof(float) * DP);
+            std::memcpy(at(blocks[0].wide, i, QS), by_token.qkv + branches.tokens[i] * QP, sizeof(float) * QP);
         }
         for (int l = 0; l < LAYERS; l++) {
             const int first = l == LAYERS - 1 ? from : 0;
             Block &a = blocks[2 * l], &m = blocks[2 * l + 1];
-            chunks(0, n_tokens, [&](int i, int n) {
+            chunks(0, branches.rows(), [&](int i, int n) {
                 if (l > 0) queries_keys_values(a, l, i, n);
                 rotate(a.wide, i, n, 1);
             });
             attend(a, first);
-            chunks(first, n_tokens, [&](int i, int n) {
+            chunks(first, branches.rows(), [&](int i, int n) {
                 gemm(n, AP, DN, {heads_output(a, i, n), AP, 1}, w_o[l].weights(), at(a.y, i, DP), DP);
                 block_output(a, i, n, m.x);
                 gemm(n, DP, FP / kLanes, {block_input(m, i, n), DP, 1}, w_1[l].weights(), at(m.wide, i, FS), FS);
@@ -62,7 +62,7 @@ class TransformerForward : public TransformerBuffers {
                 block_output(m, i, n, l == LAYERS - 1 ? last : blocks[2 * l + 2].x);
             });
         }
-        chunks(from, n_tokens, [&](int i, int n) {
+        chunks(from, branches.rows(), [&](int i, int n) {
             f32x16 row[DN];
             if (placement.unembedding_in)
                 for (int j = i; j < i + n; j++) {
@@ -148,7 +148,8 @@ class TransformerForward : public TransformerBuffers {
         };
         auto put = [](float* x, Some y) { std::memcpy(x, &y, sizeof y); };
         for (int i = begin; i < begin + n; i++) {
-            const float *cosine = rotation.cosine + position[i] * kHalf, *sine = rotation.sine + position[i] * kHalf;
+            const float *cosine = rotation.cosine + branches.position[i] * kHalf,
+                        *sine = rotation.sine + branches.position[i] * kHalf;
             for (int j = 0; j < kHalf; j += kSome) {
                 const Some c = some(cosine + j), s = sign * some(sine + j);
                 float* x = at(wide, i, QS) + j;
@@ -161,13 +162,6 @@ class TransformerForward : public TransformerBuffers {
         }
     }
 
-    // f(head, first row, length, q, k, v) of every head of every sequence, as offsets into a row.
-    template <class F>
-    void each_head(F f) {
-        for (int i = 0, row = 0; i < n_sequences; row += lengths[i++])
-            for (int head = 0; head < HEADS; head++) f(head, row, lengths[i]);
-    }
-
     HeadLogits logits_of(const Block& b, int head) const {
         HeadLogits found;
         if (encoding == Encoding::alibi) found.slope = float(std::exp2(-8.0 * (head + 1) / HEADS));
@@ -178,11 +172,20 @@ class TransformerForward : public TransformerBuffers {
 
     void attend(Block& b, int from) {
         f32x16* keep = b.kept.get();
-        each_head([&](int head, int row, int length) {
-            const float* q = at(b.wide, row, QS) + head * HP;
-            keep = attention.forward(length, from, q, q + AP, q + 2 * AP, at(b.o, row, AP) + head * HP, keep,
-                                     logits_of(b, head));
+        branches.each([&](const Branch& s, const std::vector<int>& path) {
+            const float* q = rows_of(b.wide, s, path);
+            float* out = at(b.o, s.row - s.shared, AP);
+            for (int head = 0; head < HEADS; head++, q += HP, out += HP)
+                keep = attention.forward(s.length, std::max(from, s.shared), q, q + AP, q + 2 * AP, out, keep,
+                                         logits_of(b, head));
         });
+    }
+
+    // q, k, v of a sequence, row after row: where they are, or copied together.
+    const float* rows_of(std::vector<f32x16>& wide, const Branch& s, const std::vector<int>& path) {
+        if (s.shared == 0) return at(wide, s.row, QS);
+        for (int p = 0; p < s.length; p++) std::memcpy(at(gathered, p, QS), at(wide, path[p], QS), sizeof(float) * QP);
+        return at(gathered, 0, QS);
     }
 
     void gelu(Block& b, int begin, int n) {
