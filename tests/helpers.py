@@ -16,7 +16,7 @@ from resharpen.optim.hyperparameters import TABLE, Row, draw, narrowed
 from resharpen.optim.optimiser import Optimiser
 from resharpen.parts import ATTENTIONS, NORMS, PLACEMENTS, POSITION_ENCODINGS, STUDIED_PLACEMENTS, Parts, Placement
 from resharpen.parts.part import Attention, Norm, Positions
-from resharpen.tasks import Dyck, MaxRetrieval, SetComplement, Task
+from resharpen.tasks import Batch, Dyck, MaxRetrieval, SetComplement, Task
 
 EVERYTHING = {
     **{name: PLACEMENTS[name] for name in STUDIED_PLACEMENTS},
@@ -61,6 +61,24 @@ def transformer_problem(
     **parts: Any,
 ) -> Problem:
     return of_parts(task or Dyck(2, 3), model, placement, cap, batch, steps, 3, **parts)
+
+
+def rows_of(*lengths, seed=0):
+    """A minibatch of sequences with the given lengths, of six tokens."""
+    rng = np.random.default_rng(seed)
+    shape = len(lengths), max(lengths)
+    real = np.arange(shape[1]) < np.array(lengths)[:, None]
+    inputs, targets = rng.integers(0, 6, shape) * real, rng.integers(0, 6, shape)
+    return Batch(inputs, targets, real)
+
+
+def branching(*sequences, seed=0):
+    """A minibatch of sequences (length, tokens shared with the one before), in an order that is not alphabetical."""
+    inputs, targets, real = rows_of(*(length for length, _ in sequences), seed=seed)
+    for i, (_, shared) in enumerate(sequences):
+        inputs[i, :shared] = inputs[i - 1, :shared]
+    order = np.random.default_rng(seed).permutation(len(sequences))
+    return Batch(inputs[order], targets[order], real[order])
 
 
 def retriever_problem(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from helpers import BENIGN, TINY_TRANSFORMER, make_ensemble, transformer_problem
+from helpers import BENIGN, TINY_TRANSFORMER, branching, make_ensemble, rows_of, transformer_problem
 from parity import assert_close, assert_parity
 
 from resharpen import streams
@@ -26,24 +26,6 @@ def check_parity(problem, models=2, **options):
     validation = problem.task.validation(0, "report", 2)
     ensemble = make_ensemble(problem, models, **BENIGN)
     assert_parity(NativeTransformer, problem, ensemble, validation=validation, **options)
-
-
-def rows_of(*lengths, seed=0):
-    """A minibatch of sequences with the given lengths."""
-    rng = np.random.default_rng(seed)
-    shape = len(lengths), max(lengths)
-    real = np.arange(shape[1]) < np.array(lengths)[:, None]
-    inputs, targets = rng.integers(0, 6, shape) * real, rng.integers(0, 6, shape)
-    return Batch(inputs, targets, real)
-
-
-def branching(*sequences, seed=0):
-    """A minibatch of sequences (length, tokens shared with the one before), in an order that is not alphabetical."""
-    inputs, targets, real = rows_of(*(length for length, _ in sequences), seed=seed)
-    for i, (_, shared) in enumerate(sequences):
-        inputs[i, :shared] = inputs[i - 1, :shared]
-    order = np.random.default_rng(seed).permutation(len(sequences))
-    return Batch(inputs[order], targets[order], real[order])
 
 
 BATCHES = {
