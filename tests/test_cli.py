@@ -113,6 +113,7 @@ def test_results_are_tidy(toml, tmp_path, capsys):
         (["run", "nowhere.toml", "--scale", "smoke"], "--scale goes with a figure's name"),
         (["status", "nowhere"], "is not a run directory"),
         (["figure", "nowhere"], "is not a run directory"),
+        (["figure", "fig1-laptop", "--out", "mine.png"], "not a file but a directory"),
         (["results", "nowhere"], "is not a run directory"),
         (["claims", "nowhere"], "is not a run directory"),
         (["inspect", "nowhere"], "is not a run directory"),

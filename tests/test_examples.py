@@ -7,9 +7,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+import torch
 from polars.testing import assert_frame_equal
 
 import resharpen as rs
+from resharpen import own
 from resharpen.cli import main
 from resharpen.experiments.keeping.shard import TABLES
 from resharpen.experiments.specs.shelf import SHELF, STUDIES
@@ -58,6 +60,21 @@ def test_an_idea_is_at_most_twenty_lines():
     for path in (ROOT / "examples").glob("my_*"):
         lines = [line for line in path.read_text().splitlines() if line.strip() and not line.startswith("#")]
         assert len(lines) <= 20, path.name
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out"),
+    [("near", range(100, 400)), ("without_377", range(375, 380)), ("without_357", range(355, 360))],
+)
+def test_keys_that_are_left_out(name, left_out):
+    """The other weights are as they were, but for their sum."""
+    attention = own.find(own.refer(f"{ROOT / 'examples' / 'my_window.py'}:{name}"))
+    e, seen = torch.randn(1, 1, 2, 400, 400), torch.ones(400, 400, dtype=torch.bool).tril()
+    weights, before = attention(e, seen, None), rs.masked_softmax(e, seen)
+    distance = torch.arange(400)[:, None] - torch.arange(400)
+    kept = seen & ~torch.isin(distance, torch.tensor(left_out))
+    assert ((weights > 0) == kept).all()
+    assert torch.allclose(weights, (before * kept) / (before * kept).sum(-1, keepdim=True))
 
 
 def test_the_python_example(tmp_path):

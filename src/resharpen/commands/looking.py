@@ -56,9 +56,11 @@ class DrawFigure:
     attention: Name = None
     """Read the kept models with this attention, without training again: adaptive-temperature, log-n, FILE.py:NAME."""
     out: Directory = None
-    """Where the pictures go. Default: the run directory; of a reference, runs/NAME."""
+    """The directory where the pictures go. Default: the run directory; of a reference, runs/NAME."""
 
     def __call__(self, console: Console) -> None:
+        if self.out is not None and self.out.suffix in (".png", ".svg"):
+            raise UserError(f"--out {self.out}: not a file but a directory, the pictures in it are several")
         run = look(self.run, self.trust_code)
         save_figures(run, self.out or beside(run), console, self.selection, self.attention)
 

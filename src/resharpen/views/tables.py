@@ -51,7 +51,8 @@ def print_claims(claims: Sequence[Claim], console: Console) -> None:
                 str(claim.number), f.what, f"{f.interval.estimate:.4f}", interval, claimed, f"{f.p:.2g}", verdict
             )
         details.add_section()
-    console.print(details)
+    if details.row_count:
+        console.print(details)
     for claim in claims:
         if claim.lacks:
             named = f"{', '.join(claim.lacks[:8])}{' and more' if len(claim.lacks) > 8 else ''}"
