@@ -5,8 +5,7 @@ import torch
 import resharpen as rs
 
 
-def distance(e):
-    """From every query back to every key."""
+def distance(e):  # from every query back to every key
     return torch.arange(e.shape[-2], device=e.device)[:, None] - torch.arange(e.shape[-1], device=e.device)
 
 
@@ -23,6 +22,10 @@ def without_377(e, mask, p):
 
 
 @rs.attention(trains=False)
-def without_357(e, mask, p):
-    """All but five others, to compare with."""
+def without_357(e, mask, p):  # five others, to compare with
     return rs.masked_softmax(e, mask & ((distance(e) - 357).abs() > 2))
+
+
+@rs.attention(trains=False)
+def fewer(e, mask, p):  # one in four of all that `near` leaves out, 377 tokens among them
+    return rs.masked_softmax(e, mask & ((distance(e) < 100) | (distance(e) * 31 % 97 % 4 == 3)))

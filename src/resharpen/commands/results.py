@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from resharpen.experiments.keeping.results import Results
     from resharpen.experiments.keeping.store import Run
+    from resharpen.experiments.specs.spec import Shard
 
 
 def load(directory: Path, trust_code: bool) -> Run:
@@ -49,11 +50,16 @@ def beside(run: Results) -> Path:
 def save_figures(
     run: Results, out: Path, console: Console, selection: str = "best", attention: str | None = None
 ) -> None:
+    from rich.progress import track
+
     from resharpen.own import short
     from resharpen.views.figures import draw
 
+    def reading(shards: Sequence[Shard]) -> Iterable[Shard]:
+        return track(shards, f"reading with {short(attention or '')}", console=console, transient=True)
+
     suffix = "".join(f"-{short(part)}" for part in (selection, attention) if part not in ("best", None))
-    for name, figure in draw(run, selection, attention).items():
+    for name, figure in draw(run, selection, attention, reading).items():
         save(figure, out, f"{name}{suffix}", console)
 
 

@@ -10,7 +10,7 @@ from resharpen.analysis.scores import task_of
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.keeping.store import Run
-from resharpen.experiments.running.rescoring import rescore
+from resharpen.experiments.running.rescoring import Track, rescore
 from resharpen.experiments.running.training import SELECTIONS
 from resharpen.views.by_length import draw_by_length
 from resharpen.views.by_train_length import draw_by_train_length
@@ -33,8 +33,9 @@ class Figures(dict[str, "Figure"]):
         return "".join(f"<img src='data:image/png;base64,{_png(figure)}' width='100%'>" for figure in self.values())
 
 
-def draw(run: Results, selection: str = "best", attention: str | None = None) -> Figures:
-    """`figure` is the task's own; what else there is belongs to it. `attention` reads the kept models with another."""
+def draw(run: Results, selection: str = "best", attention: str | None = None, track: Track = iter) -> Figures:
+    """`figure` is the task's own; what else there is belongs to it. `attention` reads the kept models with another, as
+    `rescore` does."""
     if selection not in SELECTIONS:
         raise unknown("selection", selection, SELECTIONS)
     task, settings = task_of(run), run.experiment.settings
@@ -42,7 +43,7 @@ def draw(run: Results, selection: str = "best", attention: str | None = None) ->
     if attention is not None:
         if not isinstance(run, Run):
             raise UserError(f"{run.directory} is a reference: it has no weights to read with {attention}")
-        lengths = rescore(run, attention, selection)
+        lengths = rescore(run, attention, selection, track)
     read = f", read with {attention}" if attention else ""
     caption = f"each dot is a model with its own random hyperparameters, {CHECKPOINTS[selection]}{read}"
     figures = Figures()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-def rescore(run: Run, attention: str, selection: str = "best") -> pl.DataFrame:
+Track = Callable[[Sequence[Shard]], Iterable[Shard]]
+"""Goes through shards, and may tell how far it is: a long language takes minutes a shard on the torch engine."""
+
+
+def rescore(run: Run, attention: str, selection: str = "best", track: Track = iter) -> pl.DataFrame:
     """Rows like those of the table `lengths`, with the attention weights of a remedy in place of the trained ones.
 
     A variant whose attention learned something, or acts on what the heads gather, would lose that: it is left out, with
@@ -46,7 +51,7 @@ def rescore(run: Run, attention: str, selection: str = "best") -> pl.DataFrame:
     if not shards:
         why = lost[run.done()[0].variant]
         raise UserError(f"no finished variant of {run.directory} can be read with '{asked.name}': {why}")
-    read = [_rescore_shard(run, shard, attention, selection) for shard in shards]
+    read = [_rescore_shard(run, shard, attention, selection) for shard in track(shards)]
     for name, why in ((name, why) for name, why in lost.items() if why):
         warnings.warn(f"variant '{name}' is left out: {why}", stacklevel=2)
     return pl.concat(read)
