@@ -2,8 +2,8 @@
 
     resharpen figure runs/fig4-overnight --attention examples/distances.py:near --out near
 
-RoPE turns a pair of features by 10,000^(-2i / d_head) a token, here with heads of 16 features: what is far away may look
-near to the fastest pairs. The three fastest make 60.00, 18.97 and 6.00 turns in 377 tokens.
+RoPE turns a pair of features by 10,000^(-2i / d_head) a token, here with heads of 16 features: what is far away may
+look near to the fastest pairs. The three fastest make 60.00, 18.97 and 6.00 turns in 377 tokens.
 """
 
 import torch
