@@ -47,7 +47,8 @@ def draw(run: Results, selection: str = "best", attention: str | None = None, tr
     read = f", read with {attention}" if attention else ""
     caption = f"each dot is a model with its own random hyperparameters, {CHECKPOINTS[selection]}{read}"
     figures = Figures()
-    names = list(dict.fromkeys(setting.task.title for setting in settings))
+    there = set(run.table("models")["setting"])
+    names = list(dict.fromkeys(setting.task.title for setting in settings if setting.name in there))
     title = f"{', '.join(names) if len(names) < 3 else f'{len(names)} tasks'}: {caption}"
     for i, metric in enumerate(task.metrics):
         name = metric.replace("_", "-") if i else "figure"
