@@ -18,10 +18,10 @@ import pytest
 from runs import assert_same_results
 
 from resharpen.errors import UserError
-from resharpen.experiments.keeping.shard import MANIFEST, RESULTS, STATE, Damaged
+from resharpen.experiments.keeping.shard import MANIFEST, RESULTS, Damaged
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running import ray_launcher
-from resharpen.experiments.running.ray_task import unpack
+from resharpen.experiments.running.ray_task import Mailbox, unpack
 from resharpen.experiments.running.runner import load, run
 from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.models import Minimal
@@ -152,13 +152,32 @@ def test_stopped_and_gone_on_with_by_local_workers(lasting, whole, tmp_path, con
         return any(0 < progress.step < lasting.steps for progress in seen)
 
     there = with_ray(lasting, tmp_path / "there", connected, on_progress=seen.append, should_stop=stop)
-    states = list(there.directory.rglob(STATE))
-    assert 1 <= len(states) <= len(connected.worker_nodes), "a state for every shard that was under way"
+    under_way = {progress.shard for progress in seen} - {shard.name for shard in there.done()}
+    assert under_way
+    assert {shard.name for shard in there.shards() if there.files(shard).state.exists()} == under_way
     resumed = []
     again = run(lasting, there.directory, workers=1, on_progress=resumed.append)
     begun = {progress.shard: progress.step for progress in reversed(resumed)}
     assert any(step > 0 for step in begun.values()), "the first report of a shard says where it starts"
     assert_same_results(whole, again)
+
+
+def test_a_task_that_waits_for_the_mailbox_keeps_its_core(lasting, tmp_path, connected, monkeypatch):
+    class Slow(Mailbox):
+        def asked(self):
+            if not (self._directory / "asked").exists():
+                (self._directory / "asked").touch()
+                time.sleep(3.0)  # time enough for a worker to start
+            return super().asked()
+
+    monkeypatch.setattr(ray_launcher, "Mailbox", Slow)
+    seen = []
+    with_ray(lasting, tmp_path / "there", connected, on_progress=seen.append)
+    under_way, most = set(), 0
+    for progress in seen:
+        (under_way.add if progress.step < lasting.steps else under_way.discard)(progress.shard)
+        most = max(most, len(under_way))
+    assert 1 <= most <= len(connected.worker_nodes)
 
 
 OWN = """

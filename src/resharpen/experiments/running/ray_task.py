@@ -69,8 +69,6 @@ def work(parcel: Parcel, name: str, mailbox: Any) -> Outcome:
 
 
 def _work(parcel: Parcel, name: str, mailbox: Any) -> Outcome:
-    import ray
-
     mine = versions()
     if different := [f"{x} {mine[x]} and not {parcel.versions[x]}" for x in mine if mine[x] != parcel.versions[x]]:
         raise UserError(f"node {platform.node()} has {', '.join(different)}: results would differ")
@@ -86,7 +84,7 @@ def _work(parcel: Parcel, name: str, mailbox: Any) -> Outcome:
             raise UserError(f"node {platform.node()}: {error}") from error
         shard = next(shard for shard in run.shards() if shard.name == name)
         where = run.files(shard)
-        state: Any = None if shared else ray.get(mailbox.state.remote(name))
+        state: Any = None if shared else _heard(mailbox.state.remote(name))
         if state is not None:
             files.write_bytes(where.state, state)
         _wait_for(where)
@@ -95,6 +93,11 @@ def _work(parcel: Parcel, name: str, mailbox: Any) -> Outcome:
             train(run, shard, reporter.report, reporter.asked)
         paths = [] if shared else [where.directory / name for name in FILES]
         return Outcome({path.name: path.read_bytes() for path in paths if path.exists()})
+
+
+def _heard(ref: Any) -> Any:
+    """What the mailbox answers. A task that waits in `ray.get` gives its core away, and another begins on it."""
+    return ref.future().result()
 
 
 def _sees(parcel: Parcel) -> bool:
@@ -126,22 +129,18 @@ class _Reporter:
     the driver's sight."""
 
     def __init__(self, mailbox: Any, state: Path | None):
-        import ray
-
         self._mailbox, self._state = mailbox, state
-        self._asked: Any = ray.get(mailbox.asked.remote())
+        self._asked: Any = _heard(mailbox.asked.remote())
         self._answer: Any = None
         self._sent = time.monotonic()
 
     def report(self, progress: Progress) -> None:
         """What is asked is the answer to the report before, which has come by now: a core that waits trains nobody."""
-        import ray
-
         if self._answer is not None:
-            self._asked = ray.get(self._answer)
+            self._asked = _heard(self._answer)
         self._answer = self._mailbox.tell.remote(progress)
         if self._state is not None and time.monotonic() - self._sent > SEND_SECONDS and self._state.exists():
-            ray.get(self._mailbox.keep.remote(progress.shard, self._state.read_bytes()))
+            _heard(self._mailbox.keep.remote(progress.shard, self._state.read_bytes()))
             self._sent = time.monotonic()
 
     def asked(self) -> Asked:
