@@ -3,30 +3,35 @@ PYTHON ?= python3
 BIN := .venv/bin
 KERNELS := $(wildcard src/resharpen/engines/native/kernels/*.* src/resharpen/engines/native/kernels/*/*.h tests/*.cpp)
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+# three on two cores: every tenth second is spent waiting for processes to start
+PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
 
-.PHONY: demo test test-all lint types kernels bench chromium clean
+.PHONY: demo test test-all lint style types kernels bench chromium clean
 
 demo: .venv/installed
 	$(BIN)/resharpen run fig1 --scale laptop --out runs/demo
 	$(BIN)/resharpen claims runs/demo
 
-test: .venv/installed-dev lint chromium
-	$(BIN)/pytest -n 2 --dist loadgroup
+test:
+	$(MAKE) -j2 lint chromium
+	$(PYTEST)
 
-test-all: .venv/installed-dev lint chromium
-	$(BIN)/pytest -n 2 --dist loadgroup -m ""
+test-all:
+	$(MAKE) -j2 lint chromium
+	$(PYTEST) -m ""
 
-lint: .venv/installed-dev
+lint: style types kernels
+
+style: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run -Werror $(KERNELS)
-	$(MAKE) -s -j2 --output-sync types kernels
 
-types:
+types: .venv/installed-dev
 	$(BIN)/basedpyright
 
-kernels:
+kernels: .venv/installed-dev
 	$(BIN)/python tools/lint_kernels.py
 
 bench: .venv/installed-bench
