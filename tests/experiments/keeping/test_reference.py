@@ -102,6 +102,14 @@ def test_what_is_kept_stays(larger, tmp_path):
     assert len(again.header["made"]) == 1
 
 
+def test_models_that_cannot_be_kept_are_named(larger, tmp_path):
+    reference = keep(rs.run(replace(larger, models=18), tmp_path / "run", workers=1), tmp_path / "kept")
+    before = reference.table("models")
+    with pytest.warns(UserWarning, match="00016-00019: the others are not kept"):
+        again = keep(rs.run(larger, tmp_path / "other", workers=1), tmp_path / "kept")
+    assert_frame_equal(again.table("models"), before)
+
+
 def test_another_spec_is_not_mixed_in(tiny, tmp_path):
     keep(rs.run(tiny, tmp_path / "run", workers=1), tmp_path / "kept")
     for change in ({"steps": 13}, {"seed": 1}, {"variants": {"peri": Variant("peri")}}):

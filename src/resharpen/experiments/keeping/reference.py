@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -112,7 +113,7 @@ def write_reference(run: Run, scores: pl.DataFrame, directory: Path) -> Referenc
     """Keep what is finished of a run; `scores` has one row a model and kind of weights.
 
     A reference of the same spec in that directory grows: what it has stays as it is, and shards of models that it does
-    not have are added.
+    not have are added. A shard of which it has only some models is not, with a warning: who made what is told by shard.
     """
     import polars as pl
 
@@ -126,6 +127,10 @@ def write_reference(run: Run, scores: pl.DataFrame, directory: Path) -> Referenc
         old = Reference(directory)
         experiment, made = _same_spec(old.experiment, experiment), old.header["made"]
         there = set(old.table("models")["model"])
+        if torn := [shard.name for shard in shards if 0 < len(there.intersection(shard.model_ids)) < shard.count]:
+            warnings.warn(
+                f"{directory} has only some models of {', '.join(torn)}: the others are not kept", stacklevel=2
+            )
         shards = [shard for shard in shards if there.isdisjoint(shard.model_ids)]
         new = [model for shard in shards for model in shard.model_ids]
         tables = {
