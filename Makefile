@@ -3,8 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 KERNELS := $(wildcard src/resharpen/engines/native/kernels/*.* src/resharpen/engines/native/kernels/*/*.h tests/*.cpp)
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
-# three on two cores: every tenth second is spent waiting for processes to start
-PYTEST := $(BIN)/pytest -n 3 --dist loadgroup
+PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
 .PHONY: demo test test-all lint style types kernels bench chromium clean
 

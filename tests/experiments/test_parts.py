@@ -50,6 +50,7 @@ REFUSED = {
 }
 ALL = {name: kind for kind in PARTS for name in CATALOGUES[kind]}
 FITTING = [(model, name) for model in SETTINGS for name in ALL if name not in REFUSED[model]]
+TOGETHER = pytest.mark.xdist_group("parts")  # one run for all
 EACH = pytest.mark.parametrize(("model", "name"), FITTING, ids=["-".join(each) for each in FITTING])
 
 
@@ -120,6 +121,7 @@ def stored(request, tmp_path_factory):
     return model, rs.run(made, tmp_path_factory.mktemp("parts") / model, workers=1)
 
 
+@TOGETHER
 def test_they_reload_to_their_stored_scores(stored):
     model, store = stored
     assert len(store.experiment.variants) > 10
@@ -171,6 +173,7 @@ def test_an_attention_that_orders_has_no_positions_by_itself():
     assert list(same.variants) == ["peri+stick-breaking"]
 
 
+@TOGETHER
 def test_a_model_is_not_read_with_what_has_to_be_learned(stored):
     model, store = stored
     for name, learned in (("ssmax", "s"), ("asentmax", "w_b, w_g"), ("gated", "W_g")):
