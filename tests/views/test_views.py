@@ -14,9 +14,9 @@ from resharpen.errors import UserError
 from resharpen.experiments.running.runner import run
 from resharpen.experiments.running.training import Progress
 from resharpen.experiments.specs.spec import Experiment, Setting
-from resharpen.models import Retriever
+from resharpen.models import Minimal, Retriever
 from resharpen.optim.hyperparameters import narrowed
-from resharpen.tasks import MaxRetrieval, Metric
+from resharpen.tasks import MaxRetrieval, Metric, SetComplement
 from resharpen.views import figures
 from resharpen.views.progress import LiveProgress, Meter, PlainProgress
 from resharpen.views.report.gather import Gathered
@@ -82,6 +82,18 @@ def test_figure_of_an_unfinished_run_says_so(tiny, tmp_path):
     store = run(tiny, tmp_path / "r", workers=1, on_progress=watch, should_stop=lambda: len(ended) == 3)
     assert 0 < len(store.done()) < 4
     assert "of 64 models so far" in texts(draw(store))
+
+
+def test_what_has_no_models_yet_has_no_row(tiny, tmp_path):
+    """Of two tasks the second is not begun, of two variants one has its first model."""
+    two = replace(tiny, settings=(tiny.settings[0], Setting(SetComplement(5), 2, Minimal(5, 4, 1, 4))), models=2)
+    first, *others = (shard.name for shard in two.shards())
+    figure = draw(run(two, tmp_path / "r", workers=1, without=set(others)))
+    assert "v = 5" not in texts(figure)
+    assert len(figure.axes) == 1
+    begun = draw(run(two, tmp_path / "s", workers=1, without={first, others[-1]}))
+    assert len(begun.axes) == 4
+    assert texts(begun).count("no models yet") == 2
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ def draw_by_train_length(
     from matplotlib.figure import Figure
 
     table = scores(run, selection, lengths)
-    tasks = list(dict.fromkeys(setting.task for setting in run.experiment.settings))
+    there = set(table["setting"])
+    tasks = list(dict.fromkeys(setting.task for setting in run.experiment.settings if setting.name in there))
     variants = [name for name in run.experiment.variants if name in set(table["variant"])]
     panels = [(task, variant) for task in tasks for variant in variants]
     columns = min(MOST_COLUMNS, len(variants))

@@ -85,6 +85,7 @@ def finish_panel(axes: Axes, name: str, models: pl.DataFrame, value: str) -> Non
     diverged, missing = models["diverged_at"].is_not_null().sum(), models[value].is_null().sum()
     text = f"{'-'.join(map(str, each))} models a violin, {diverged} of {len(models)} diverged"
     text += f", {missing} not shown" if missing else ""
+    text = text if each else "no models yet"
     axes.set_title(name, fontsize=10, fontweight="bold", pad=16)
     axes.text(0.5, 1.02, text, transform=axes.transAxes, ha="center", va="bottom", fontsize=7.5)
     axes.grid(axis="y", linewidth=0.4, alpha=0.5)
