@@ -190,7 +190,7 @@ def test_coverage_of_a_difference_between_settings(population):
 @pytest.mark.usefixtures("fewer_reweightings")
 def test_coverage_of_a_mean_of_medians(population):
     truth, rng = true_values(population)[2], np.random.default_rng(0)
-    for n, simulations in ((32, 500), (80, 250)):
+    for n, simulations in ((16, 500), (32, 500), (80, 250)):
         found = []
         for _ in range(simulations):
             settings = [population(rng, n) for _ in range(4)]

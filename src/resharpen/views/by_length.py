@@ -11,7 +11,7 @@ from resharpen.analysis.scores import scored_lengths
 from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.specs.spec import Setting
 from resharpen.tasks import Metric
-from resharpen.views.violins import COLOURS, finish_panel, legend, split_violin
+from resharpen.views.violins import COLOURS, finish_panel, legend, so_far, split_violin
 
 if TYPE_CHECKING:
     import polars as pl
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 MANY_LENGTHS = 12
 """With more than so many, panels are wide and stand one above the other."""
-WIDE = 9.0
-"""Inches from which the title has room in one line."""
+AN_INCH = 13
+"""Characters of a title: what is longer than the figure is wide takes two lines."""
 MARK_STYLES = (
     {"color": "#CC79A7", "linewidth": 2.4, "linestyle": "-"},
     {"color": "black", "linewidth": 0.9, "linestyle": "--"},
@@ -66,14 +66,12 @@ def draw_by_length(
             if column == 0 or many:
                 axes.set_ylabel(described.label, fontsize=8.5)
     legend(figure, settings[0].task.metrics[metric].best_quantile, _mark_handles(settings[0]))
-    training = f"{run.experiment.steps:,} steps of {run.experiment.batch} sequences"
+    training = f"{run.experiment.steps:,} steps of {run.experiment.batch} sequences{so_far(run)}"
     least, most = (int(count) for count in (table["count"].min(), table["count"].max()))  # pyright: ignore[reportArgumentType]
     behind = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    between = " " if figure.get_figwidth() > WIDE else "\n"
-    figure.suptitle(
-        f"{title}{between}(grey: trained lengths; {training}; {behind} {settings[0].task.scored} behind a dot)",
-        fontsize=9.5,
-    )
+    details = f"(grey: trained lengths; {training}; {behind} {settings[0].task.scored} behind a dot)"
+    fits = len(title) + len(details) < AN_INCH * figure.get_figwidth()
+    figure.suptitle((" " if fits else "\n").join((title, details)), fontsize=9.5)
     return figure
 
 

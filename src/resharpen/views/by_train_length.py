@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from resharpen.analysis.scores import scores
 from resharpen.experiments.keeping.results import Results
-from resharpen.tasks import Metric, Task
-from resharpen.views.violins import COLOURS, finish_panel, legend, split_violin
+from resharpen.tasks import Metric
+from resharpen.views.violins import COLOURS, finish_panel, legend, so_far, split_violin
 
 if TYPE_CHECKING:
     import polars as pl
@@ -48,7 +48,8 @@ def draw_by_train_length(
     if metric.lower_is_better:
         grid[0, 0].set_ylim(-0.01, max(0.55, *(1.03 * axes.dataLim.ymax for axes in grid.flat if axes.lines)))
     legend(figure, metric.best_quantile)
-    figure.suptitle(_title(run, table, tasks, caption), fontsize=9.5)
+    names = tasks[0].title if len(tasks) == 1 else tasks[0].title.split(",")[0]
+    figure.suptitle(f"{names}: {caption} ({run.experiment.steps:,} steps{so_far(run)})", fontsize=9.5)
     return figure
 
 
@@ -65,11 +66,3 @@ def _panel(axes: Axes, rows: pl.DataFrame, name: str, metric: Metric) -> None:
     axes.set_xticks(lengths)
     axes.margins(x=0.03)
     finish_panel(axes, name, rows.filter(weights="train"), "score")
-
-
-def _title(run: Results, table: pl.DataFrame, tasks: list[Task], caption: str) -> str:
-    experiment = run.experiment
-    done, asked = table["model"].n_unique(), experiment.models * len(experiment.settings) * len(experiment.variants)
-    unfinished = "" if done == asked else f"; {done:,} of {asked:,} models so far"
-    names = tasks[0].title if len(tasks) == 1 else tasks[0].title.split(",")[0]
-    return f"{names}: {caption} ({experiment.steps:,} steps{unfinished})"

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.analysis.statistics import quantile
+from resharpen.experiments.keeping.results import Results
 from resharpen.tasks import Metric
 
 if TYPE_CHECKING:
@@ -90,6 +91,13 @@ def finish_panel(axes: Axes, name: str, models: pl.DataFrame, value: str) -> Non
     axes.text(0.5, 1.02, text, transform=axes.transAxes, ha="center", va="bottom", fontsize=7.5)
     axes.grid(axis="y", linewidth=0.4, alpha=0.5)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def so_far(run: Results) -> str:
+    """What the title of a figure has to say of a run that is not complete."""
+    experiment, done = run.experiment, run.table("models").height
+    asked = experiment.models * len(experiment.settings) * len(experiment.variants)
+    return "" if done == asked else f"; {done:,} of {asked:,} models so far"
 
 
 def legend(figure: Figure, best: float = 0.1, further: Sequence[Line2D] = ()) -> None:
