@@ -153,7 +153,7 @@ def test_stopped_and_gone_on_with_by_local_workers(lasting, whole, tmp_path, con
 
     there = with_ray(lasting, tmp_path / "there", connected, on_progress=seen.append, should_stop=stop)
     under_way = {progress.shard for progress in seen} - {shard.name for shard in there.done()}
-    assert under_way
+    assert 1 <= len(under_way) <= len(connected.worker_nodes)
     assert {shard.name for shard in there.shards() if there.files(shard).state.exists()} == under_way
     resumed = []
     again = run(lasting, there.directory, workers=1, on_progress=resumed.append)
