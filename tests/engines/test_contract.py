@@ -16,16 +16,19 @@ from helpers import (
     retriever_problem,
     transformer_problem,
 )
-from parity import assert_parity
+from parity import assert_first_gradient, assert_parity
 
 from resharpen.engines.base import Problem, part, weights_of
 from resharpen.engines.native.minimal import NativeMinimal
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.native.transformer import NativeTransformer
 from resharpen.engines.torch_engine import TorchEngine
-from resharpen.models import RETRIEVER_PLACEMENTS
+from resharpen.models import RETRIEVER_PLACEMENTS, Minimal, Transformer
 from resharpen.parts import STUDIED_PLACEMENTS
+from resharpen.tasks import Dyck
 
+PAIRS = Minimal(11, 9, 2, 6)
+"""The smallest sizes, about, at which norms are computed without vectors."""
 NATIVE = {"minimal": NativeMinimal, "transformer": NativeTransformer, "retriever": NativeRetriever}
 PROBLEMS = {
     "minimal-peri": minimal_problem("peri"),
@@ -229,6 +232,63 @@ def test_parity_of_the_minimal_transformer(placement, v, s):
     problem = minimal_problem(placement, v, s)
     validation = problem.task.validation(0, "selection")
     assert_parity(NativeMinimal, problem, make_ensemble(problem, 16, **BENIGN), validation=validation)
+
+
+@pytest.mark.parametrize(
+    ("v", "s", "batch", "model"),
+    [(9, 1, 16, None), (9, 8, 16, None), (16, 1, 16, None), (16, 8, 16, None), (25, 2, 8, None), (11, 8, 2, PAIRS)],
+    ids=str,
+)
+@pytest.mark.parametrize("attention", ["softmax", "ssmax"])
+@pytest.mark.parametrize("placement", ["pre", "peri", "two-after"])
+@pytest.mark.parametrize("spread", [1, 60], ids=["even", "wide"])
+def test_first_gradient_of_the_minimal_transformer(placement, attention, v, s, batch, model, spread):
+    """With the paper's hyperparameters: every tensor of every model, and an exact zero wherever there is one. Inputs of
+    one token have no gradient of attention, absent tokens none at all; nor where logits are far apart."""
+    problem = minimal_problem(placement, v, s, batch, model=model, attention=attention)
+    ensemble = make_ensemble(problem, 16)
+    start = moved(problem, ensemble)
+    start["theta.W_Q"] *= spread
+    assert_first_gradient(NativeMinimal, problem, ensemble, start)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "log-n", "ssmax"])
+@pytest.mark.parametrize("placement", ["pre", "peri"])
+def test_inputs_of_one_token_leave_attention_alone(placement, attention):
+    """The moments of its weights stay exactly zero, so that only weight decay moves them, over any number of steps."""
+    problem = minimal_problem(placement, 9, 1, attention=attention)
+    ensemble = make_ensemble(problem, 16)
+    torch, native = TorchEngine(problem, ensemble), NativeMinimal(problem, ensemble)
+    for engine in (torch, native):
+        engine.advance(100)
+    expected, got = torch.dump(), native.dump()
+    for name in ("W_Q", "W_K", *(["s_ssmax"] if attention == "ssmax" else [])):
+        assert not got[f"m.{name}"].any()
+        assert not got[f"v.{name}"].any()
+        np.testing.assert_allclose(got[f"theta.{name}"], expected[f"theta.{name}"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("placement", ["peri", "seven"])
+@pytest.mark.parametrize("cap", [1, 2, 24])
+def test_first_gradient_of_the_transformer(placement, cap):
+    """The same: at the first position, where there is one key, and for tokens that do not occur."""
+    problem = transformer_problem(
+        placement, cap=cap, batch=2, task=Dyck(8, 3), model=Transformer(18, d=8, heads=2, d_mlp=6)
+    )
+    ensemble = make_ensemble(problem, 8)
+    assert_first_gradient(NativeTransformer, problem, ensemble, moved(problem, ensemble))
+
+
+@pytest.mark.parametrize("attention", ["softmax", "log-n", "ssmax"])
+@pytest.mark.parametrize("placement", RETRIEVER_PLACEMENTS)
+@pytest.mark.parametrize("spread", [1, 100], ids=["even", "saturated"])
+def test_first_gradient_of_the_retriever(placement, attention, spread):
+    """The same, also where one item has all the weight: the rest is as if it were not there."""
+    problem = retriever_problem(placement, hidden=16, batch=16, attention=attention)
+    ensemble = make_ensemble(problem, 8)
+    start = moved(problem, ensemble)
+    start["theta.q"] *= spread
+    assert_first_gradient(NativeRetriever, problem, ensemble, start)
 
 
 @pytest.mark.parametrize("placement", EVERYTHING)

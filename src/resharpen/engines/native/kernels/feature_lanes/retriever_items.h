@@ -271,22 +271,28 @@ class RetrieverItems : public RetrieverWeights {
             window.resize(n), r.resize(n), weight.resize(n + 16), e.resize(n + 16), d_weight.resize(n);
     }
 
-    // weight = softmax(factor e); both have room for whole vectors, and what is beyond n is not changed.
+    // weight = softmax(factor e); both have room for whole vectors, and what is beyond n is not changed. The products
+    // are stored before the largest is subtracted: in one fused operation the largest itself would not become zero, and
+    // where it has all the weight that weight would not be one.
     static Normalizer softmax(const float* e, int n, float factor, float* weight) {
         constexpr float kLowest = -std::numeric_limits<float>::infinity();
         f32x16 highest = broadcast(kLowest), sum = broadcast(0);
-        for (int i = 0; i < n; i += 16)
-            highest = max(highest, first_lanes(std::min(16, n - i), factor * load(e + i), kLowest));
+        for (int i = 0; i < n; i += 16) {
+            const f32x16 x = first_lanes(std::min(16, n - i), factor * load(e + i), kLowest);
+            store_first(weight + i, std::min(16, n - i), x);
+            highest = max(highest, x);
+        }
         const float max_e = horizontal_max(highest);
         highest = broadcast(max_e);
-        auto u = [&](int i) {
-            const f32x16 x = exp_nonpositive(factor * load(e + i) - highest);
-            return first_lanes(std::min(16, n - i), x, 0);
-        };
-        for (int i = 0; i < n; i += 16) sum += u(i);
+        for (int i = 0; i < n; i += 16) {
+            const int lanes = std::min(16, n - i);
+            const f32x16 u = first_lanes(lanes, exp_nonpositive(load(weight + i) - highest), 0);
+            store_first(weight + i, lanes, u);
+            sum += u;
+        }
         const Normalizer by{max_e, horizontal_sum(sum)};
         const f32x16 scale = broadcast(1.0f / by.sum);
-        for (int i = 0; i < n; i += 16) store_first(weight + i, std::min(16, n - i), u(i) * scale);
+        for (int i = 0; i < n; i += 16) store_first(weight + i, std::min(16, n - i), load(weight + i) * scale);
         return by;
     }
 };

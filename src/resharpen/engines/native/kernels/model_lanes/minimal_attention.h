@@ -36,6 +36,7 @@ class MinimalAttention : public MinimalForms {
     uint32_t rest, d_rest;  // the sets that rest_row and d_rest_row belong to
     Mask wide, far;
     bool any_wide, any_far;
+    uint32_t seen;  // tokens of those states that hold more than one: only their attention logits have a gradient
     Prefix prefix[kAtOnce];
     f32x16 sums[kAtOnce][kStride];
     f32x16 d_row[V][kStride], d_low_row[kSubsets][kStride], d_rest_row[kStride];
@@ -66,17 +67,19 @@ class MinimalAttention : public MinimalForms {
             weight[j] = exp2_nonpositive(logits[j] - highest);
             d_weight[j] = broadcast(0);
         }
+        seen = 0;
         if (subsets) sum_subsets<N::kColumns>(t);
         weigh_pairs<N>(t);
     }
 
     // From d e_tj to the attention logits. Scaling all e_tj changes nothing, so d e_t is orthogonal to e_t; what
-    // rounding has left along it is taken out, lest it stand for the gradient of a token with all the attention.
+    // rounding has left along it is taken out, lest it stand for the gradient of a token with all the attention. Tokens
+    // that no state holds keep a gradient of exactly zero: AdamW would make whole steps of a rounding error.
     template <class N>
     void weigh_tokens_backward(int t) {
         if (subsets) sum_subsets_backward<N::kColumns>(t);
         weigh_pairs_backward<N>(t);
-        add_attention_gradient(t, (1u << (V - 1)) * 2 - 1, weight, d_weight, mask_of(~bits(wide)));
+        if (seen) add_attention_gradient(t, seen, weight, d_weight, mask_of(~bits(wide)));
     }
 
     // With d = R_j, of columns FIRST .. : d value_j += e_tj R_j; returns d e_tj = R_j . value_j.
@@ -92,26 +95,32 @@ class MinimalAttention : public MinimalForms {
     }
 
     // From d e_j to the logits of some lanes: e_j (d e_j - mean of d e by e), and from powers of two and after the
-    // division by sqrt(d_k) to q . k. Where one token has nearly all the attention, its d e is nearly the mean: what
-    // the first subtraction has rounded off is in the second mean.
+    // division by sqrt(d_k) to q . k. First that of the token with the largest weight is subtracted from all: where it
+    // has nearly all the attention its d e is nearly the mean, and the mean of what is left is small and exact.
     void add_attention_gradient(int t, uint32_t set, const f32x16* e, f32x16* d_e, Mask lanes) {
-        for (int twice = 0; twice < 2; twice++) {
-            f32x16 z = broadcast(0), sum = broadcast(0);
-            for (uint32_t left = set; left; left &= left - 1) {
-                const int j = __builtin_ctz(left);
-                z += e[j];
-                sum += e[j] * d_e[j];
-            }
-            const f32x16 mean = sum * reciprocal(z);
-            for (uint32_t left = set; left; left &= left - 1) d_e[__builtin_ctz(left)] -= mean;
+        f32x16 largest = broadcast(-1), its_d_e = broadcast(0), its_logit = broadcast(0);
+        for (uint32_t left = set; left; left &= left - 1) {
+            const int j = __builtin_ctz(left);
+            const Mask larger = e[j] > largest;
+            its_d_e = select(larger, d_e[j], its_d_e);
+            its_logit = select(larger, attention[t][j], its_logit);
+            largest = max(largest, e[j]);
         }
+        f32x16 z = broadcast(0), sum = broadcast(0), along = broadcast(0);
+        for (uint32_t left = set; left; left &= left - 1) {
+            const int j = __builtin_ctz(left);
+            d_e[j] -= its_d_e;
+            z += e[j];
+            sum += e[j] * d_e[j];
+        }
+        const f32x16 mean = sum * reciprocal(z);
+        for (uint32_t left = set; left; left &= left - 1) d_e[__builtin_ctz(left)] -= mean;
         const float scale = 1 / std::sqrt(float(K));
-        f32x16 along = broadcast(0);
         for (uint32_t left = set; left; left &= left - 1) {
             const int j = __builtin_ctz(left);
             const f32x16 d = select(lanes, scale * e[j] * d_e[j], broadcast(0));
             d_attention[t][j] += by_size() ? factor * d : d;
-            along += d * (attention[t][j] - attention[t][t]);  // they sum to zero, and this way sets of one add nothing
+            along += d * (attention[t][j] - its_logit);  // the d sum to zero: without the largest, least is rounded off
         }
         if (remedy == Remedy::ssmax) d_ssmax += log_n * (kLn2 / scale) * along;
     }
@@ -232,8 +241,14 @@ class MinimalAttention : public MinimalForms {
     template <class N>
     void attend_backward(int t, int n) {
         constexpr int COLUMNS = N::kColumns;
+        for (int i = 0; i < n; i++)
+            if (prefix[i].others)
+                seen |= prefix[i].set;
+            else
+                attend_to_one_backward<N>(t, sums[i]);
         if (any_wide)
-            for (int i = 0; i < n; i++) attend_in_wide_lanes_backward<N>(t, prefix[i].set, sums[i]);
+            for (int i = 0; i < n; i++)
+                if (prefix[i].others) attend_in_wide_lanes_backward<N>(t, prefix[i].set, sums[i]);
         if constexpr (N::kForms)
             for (int i = 0; i < n; i++) sum_pairs_backward<N>(prefix[i].set, sums[i]);
         if (!subsets) {
@@ -261,6 +276,15 @@ class MinimalAttention : public MinimalForms {
                 add_to<COLUMNS>(d_rest_row, sums[i]);
             }
         }
+    }
+
+    // The state of one token. Its weight is one whatever the logit is, so the gradient is that of its value alone, and
+    // nothing is left for the rows to carry.
+    template <class N>
+    void attend_to_one_backward(int t, f32x16* sum) {
+        f32x16 e[V];
+        weights_in(t, 1u << t, e);
+        values_backward<N>(1u << t, e, sum, mask_of(~0u));
     }
 
     // Whether the next kBlock states share their rest: then they are added up in registers first.
@@ -317,22 +341,23 @@ class MinimalAttention : public MinimalForms {
         }
         for (int f = N::kFirst; f < N::kEnd; f++) weights_of_form_backward(f, set, e, sum[kForm + f], d_e);
         add_attention_gradient(t, set, e, d_e, wide);
-        if (any_far) values_of_far_lanes_backward<N>(set, e, sum);
+        if (any_far) values_backward<N>(set, e, sum, far);
     }
 
+    // In some lanes the gradient of a state's sum goes to its values here, and none of it to the rows.
     template <class N>
-    void values_of_far_lanes_backward(uint32_t set, const f32x16* e, f32x16* sum) {
+    void values_backward(uint32_t set, const f32x16* e, f32x16* sum, Mask lanes) {
         for (int c = 0; c < N::kColumns; c++) {
-            const f32x16 d_far = select(far, sum[c], broadcast(0));
-            sum[c] = select(far, broadcast(0), sum[c]);
+            const f32x16 d = select(lanes, sum[c], broadcast(0));
+            sum[c] = select(lanes, broadcast(0), sum[c]);
             for (uint32_t left = set; left; left &= left - 1) {
                 const int j = __builtin_ctz(left);
-                d_value[j][c] += e[j] * d_far;
+                d_value[j][c] += e[j] * d;
             }
         }
         for (int f = N::kFirst; f < N::kEnd; f++) {
-            gram_of_form_backward(f, set, e, select(far, sum[kForm + f], broadcast(0)));
-            sum[kForm + f] = select(far, broadcast(0), sum[kForm + f]);
+            gram_of_form_backward(f, set, e, select(lanes, sum[kForm + f], broadcast(0)));
+            sum[kForm + f] = select(lanes, broadcast(0), sum[kForm + f]);
         }
     }
 };
