@@ -65,8 +65,8 @@ def of_figure_1(setting, variant):
     [stuck_or_learned, skewed, rarely_learned, of_figure_1("sct-v9-s2", "post"), of_figure_1("sct-v9-s7", "pre")],
     ids=["stuck or learned", "skewed", "rarely learned", "s = 2, post", "s = 7, pre"],
 )
-def test_the_band_covers_the_truth_at_every_budget(population, n):
-    rng, k_K, times = np.random.default_rng(1), budgets(n)[::-2], 100
+def test_the_band_covers_the_truth(population, n):
+    rng, k_K, times = np.random.default_rng(1), budgets(n)[::-3], 100
     cdf = np.arange(1, 200_001) / 200_000
     many = np.sort(population(rng, 200_000))
     truth_K = np.array([many @ (cdf**k - (cdf - 1 / 200_000) ** k) for k in k_K])
