@@ -93,6 +93,21 @@ def test_direction_comes_from_the_task():
         assert effect.wins.estimate == (verdict == "helps")
 
 
+@pytest.mark.parametrize(
+    ("metric", "value", "bound"), [(TVD, 0.2, 0.0), (ACCURACY, 0.6, 1.0), (Metric("reward", best=np.inf), 0.6, np.inf)]
+)
+def test_the_band_of_the_best_reaches_toward_the_best_possible_value(metric, value, bound):
+    """40 equal values leave a share p of better models with (1 - p)^40 = 0.025, and a best of 8 is none of them with
+    probability (1 - p)^8."""
+    same = np.full(40, value)
+    found = compare_pairs(made_up({("a", "base"): same, ("a", "mine"): same}, metric))
+    curve = found.best_of[0]
+    interval = curve.value[curve.k.index(8)]
+    end = bound - (bound - value) * 0.025 ** (8 / 40) if np.isfinite(bound) else bound
+    assert (interval.low if metric.lower_is_better else interval.high) == pytest.approx(end, abs=0.03)
+    assert interval.estimate == pytest.approx(value)
+
+
 def test_lost_models_rank_worst():
     good, lost = np.full(40, 0.1), np.where(np.arange(40) % 4 > 0, np.nan, 0.0)
     found = compare_pairs(made_up({("a", "base"): good, ("a", "mine"): lost}))

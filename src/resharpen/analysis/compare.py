@@ -228,10 +228,10 @@ def _best(samples: Samples) -> Interval:
 
 
 def _curves(cells: Cells, paired: Paired, lengths: Lengths, worst: float) -> list[BestOf]:
-    found = []
+    found, best = [], paired.sign * paired.metric.bound
     for (setting, variant), sample in cells.items():
         k_K = budgets(len(sample.values_N))
-        value_K = [_turned(interval, paired.sign) for interval in best_of(sample, worst, k_K)]
+        value_K = [_turned(interval, paired.sign) for interval in best_of(sample, worst, best, k_K)]
         found.append(BestOf(variant, setting, lengths, tuple(k_K), tuple(value_K)))
     return found
 

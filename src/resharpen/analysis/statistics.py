@@ -21,7 +21,7 @@ RESAMPLES = 2000
 TAIL = 0.025
 """Left out on each side of a 95% interval."""
 UNSEEN = 0.5
-"""How much of a draw that nobody saw is added to the draws."""
+"""How much of a draw that nobody saw is added to the draws where quantiles are summed."""
 BEYOND = 0.035
 """How likely all draws may lie on one side of a quantile for sums of such quantiles to have an interval: 0.9^32."""
 ONE_SIDED = 1.645
@@ -134,12 +134,12 @@ def sum_interval(terms: Sequence[tuple[float, str, Sample]], q: float, threshold
     return Interval(estimate, estimate - reach, estimate + reach, p)
 
 
-def reweightings(n: int, effective: float, stream: int) -> tuple[Floats, Floats]:
+def reweightings(n: int, effective: float, stream: int, unseen: float = UNSEEN) -> tuple[Floats, Floats]:
     """Dirichlet weights of n draws, [R, N], and of the unseen one, [R]; the same whenever asked, so that verdicts do
     not flicker. A concentration of effective / n each lets a share p of the draws vary by about p (1 - p) / effective.
     """
     rng = np.random.default_rng(stream)
-    drawn_RxN, unseen_R = rng.standard_gamma(effective / n, (RESAMPLES, n)), rng.standard_gamma(UNSEEN, RESAMPLES)
+    drawn_RxN, unseen_R = rng.standard_gamma(effective / n, (RESAMPLES, n)), rng.standard_gamma(unseen, RESAMPLES)
     total_R = drawn_RxN.sum(1) + unseen_R
     return drawn_RxN / total_R[:, None], unseen_R / total_R
 

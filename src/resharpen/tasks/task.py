@@ -62,6 +62,13 @@ class Metric:
     """What a guess would reach."""
     bin: int | None = None
     """Lengths are the ends of bins so wide; None for single lengths."""
+    best: float | None = None
+    """The best possible value, infinite if there is none; None: 0 where lower is better, otherwise 1."""
+
+    @property
+    def bound(self) -> float:
+        """The best possible value."""
+        return self.best if self.best is not None else 0.0 if self.lower_is_better else 1.0
 
     @property
     def best_quantile(self) -> float:

@@ -36,7 +36,7 @@ function drawBestOf() {
   const places = [...new Set(found.bestOf.map((curve) => `${curve.setting}, ${LENGTHS[curve.lengths]}`))].map((name) => [name, name]);
   if (!places.some(([name]) => name === bestAt)) bestAt = (places.find(([name]) => name.endsWith(LENGTHS.new)) ?? places[0])[0];
   box.append(el("h2", {}, "Best of k draws"), el("p", { className: "note" },
-    "What to expect of the best of k models with random hyperparameters: the fair comparison at any budget. Bands: 95%."));
+    "What to expect of the best of k models with random hyperparameters: the fair comparison at any budget. Bands: at least 95% at each k; they allow for better models than any drawn."));
   if (places.length > 1) box.append(choice("setting", places, bestAt, (name) => { bestAt = name; drawBestOf(); }));
   const curves = found.bestOf.filter((curve) => `${curve.setting}, ${LENGTHS[curve.lengths]}` === bestAt);
   const traces = curves.flatMap((curve) => {
