@@ -281,7 +281,7 @@ def test_first_gradient_of_the_transformer(placement, cap):
 
 @pytest.mark.parametrize("attention", ["softmax", "log-n", "ssmax"])
 @pytest.mark.parametrize("placement", RETRIEVER_PLACEMENTS)
-@pytest.mark.parametrize("spread", [1, 100], ids=["even", "saturated"])
+@pytest.mark.parametrize("spread", [1, 30], ids=["even", "saturated"])
 def test_first_gradient_of_the_retriever(placement, attention, spread):
     """The same, also where one item has all the weight: the rest is as if it were not there."""
     problem = retriever_problem(placement, hidden=16, batch=16, attention=attention)

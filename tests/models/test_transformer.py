@@ -172,6 +172,25 @@ def test_a_remedy_takes_the_place_of_softmax(positions):
     assert not torch.equal(*(SMALL.logits(theta, tokens, p.parts, hyper(epsilon)) for p in (problem, scaled_problem)))
 
 
+@pytest.mark.parametrize("positions", ["alibi", "nape"])
+@pytest.mark.parametrize("attention", ["log-n", "ssmax"])
+def test_position_biases_are_not_scaled(positions, attention):
+    """softmax(s log(n) q.k / sqrt(d) - m (i - j)), from the logits without either."""
+    bare, scaled = (small("none", positions=p, attention=a) for p, a in (("nope", "softmax"), (positions, attention)))
+    theta, tokens = tensors(random_theta(scaled, 1, scale=0.9)), torch.tensor([[4, 0, 1, 3, 2]])
+    s = theta["0.attention.s_ssmax"][0] if attention == "ssmax" else torch.ones(2, dtype=torch.float64)
+    slopes = {"alibi": (2**-4, 2**-8), "nape": (1.0, 0.0)}[positions]
+    records = {}, {}
+    for problem, record in zip((bare, scaled), records, strict=True):
+        SMALL.logits(theta, tokens, problem.parts, hyper(np.full(1, 1e-6)), record)
+    e, got = records[0]["0.attention.logits"][0, 0], records[1]["0.attention.weights"][0, 0]
+    for head in range(2):
+        for i in range(1, 5):
+            back = torch.arange(i, -1, -1, dtype=torch.float64)
+            expected = (s[head] * math.log(i + 1) * e[head, i, : i + 1] - slopes[head] * back).softmax(-1)
+            assert torch.allclose(got[head, i, : i + 1], expected, rtol=1e-9)
+
+
 @pytest.mark.parametrize("attention", ["asentmax", "stick-breaking", "gated"])
 def test_a_few_sequences_at_a_time_are_all_of_them(attention, monkeypatch):
     """Attention weights of long sequences do not fit in memory together."""

@@ -18,7 +18,8 @@ def weights(name, e, mask=None, n=None):
     keys = e.shape[-1]
     mask = torch.ones(keys, dtype=torch.bool) if mask is None else mask
     n = torch.tensor(float(keys), dtype=e.dtype) if n is None else n
-    return ATTENTIONS[name](e, mask, SimpleNamespace(n=n))
+    part, p = ATTENTIONS[name], SimpleNamespace(n=n)
+    return part(part.scaled(e, p), mask, p)
 
 
 def test_the_table_of_temperatures():

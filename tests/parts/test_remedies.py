@@ -120,7 +120,7 @@ def test_weights_against_numpy(name):
     models, sequences, heads, length = 2, 3, 2, 7
     e, (seen, n) = random(models, sequences, heads, length, length, scale=1.5), causal(length)
     p = values(name, e, n)
-    got = ATTENTIONS[name](e + HUGE * ~seen, seen, p).numpy()
+    got = ATTENTIONS[name](ATTENTIONS[name].scaled(e + HUGE * ~seen, p), seen, p).numpy()
     for m, b, h, i in np.ndindex(models, sequences, heads, length):
         of_head = {key: getattr(p, key)[m, 0, h].squeeze().numpy() for key in ATTENTIONS[name].parameters}
         expected = expected_row(name, e[m, b, h, i, : i + 1].numpy(), p.x[m, b, i].numpy(), of_head)
@@ -146,7 +146,7 @@ def test_gradients_are_finite(name, kind):
     leaves = {key: getattr(p, key).float().requires_grad_() for key in ATTENTIONS[name].parameters}
     p = SimpleNamespace(**leaves, n=p.n, x=p.x.float().requires_grad_())
     e.requires_grad_()
-    z = ATTENTIONS[name](e, seen, p) @ random(2, 3, 2, 6, 2).float()
+    z = ATTENTIONS[name](ATTENTIONS[name].scaled(e, p), seen, p) @ random(2, 3, 2, 6, 2).float()
     if ATTENTIONS[name].output:
         z = z.transpose(2, 3).flatten(3)
         z = ATTENTIONS[name].output(z, SimpleNamespace(x=p.x, **{key: x[..., 0] for key, x in leaves.items()}))
@@ -161,7 +161,8 @@ def test_one_key_is_all_there_is_whatever_its_scale():
     e, n = random(1, 1, 1, 1, 1).requires_grad_(), torch.ones(1, 1, dtype=torch.float64)
     w = torch.full((1, 1, 1, 5, 1), -3.0, dtype=torch.float64, requires_grad=True)
     p = SimpleNamespace(w_b=w, w_g=w, n=n, x=torch.ones(1, 1, 1, 5, dtype=torch.float64))
-    got = ATTENTIONS["asentmax"](e, torch.ones(1, 1, dtype=torch.bool), p)
+    part = ATTENTIONS["asentmax"]
+    got = part(part.scaled(e, p), torch.ones(1, 1, dtype=torch.bool), p)
     got.backward()
     assert got.item() == 1
     assert e.grad.item() == 0

@@ -82,8 +82,9 @@ class Bound:
     def weights(self, e: Tensor, mask: Tensor, n: Tensor, x: Tensor, block: str = "") -> Tensor:
         """Attention weights [M, N, H, Q, K] from finite logits; n keys are seen, queries are made from x."""
         part = self.parts.attention
-        e = self._positions("logits", e, block)
-        a = part(e, mask, self._values(e.ndim, self._raised(part, block, e.ndim), n=n.to(e.dtype), x=x))
+        p = self._values(e.ndim, self._raised(part, block, e.ndim), n=n.to(e.dtype), x=x)
+        e = self._positions("logits", part.scaled(e, p), block)
+        a = part(e, mask, p)
         if self.record is not None:
             self.record |= {f"{block}logits": e, f"{block}weights": a}
         return a

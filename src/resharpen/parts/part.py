@@ -10,6 +10,7 @@ hyperparameter that is drawn anyway; all are shaped to broadcast.
     norm(x, p)              x [M, ..., D] -> the same shape
     attention(e, mask, p)   e [M, N, H, Q, K] finite logits, mask true where a key is seen -> weights, 0 elsewhere;
                             p.n keys that a query sees [N, 1, Q, 1], p.x what queries are made from [M, N, Q, D]
+    scale(p)                of an attention: what multiplies q . k, before positions add to it; broadcasts to e
     output(z, p)            of an attention: what the heads gathered, side by side [M, N, Q, d_heads], on its way to W_O
                             -> the same shape
     positions(x, p)         on="queries_keys": q or k [M, N, H, L, d_head] -> the same shape
@@ -71,6 +72,9 @@ class Attention(Part):
     """Whether it makes an order of the keys by itself: it needs one to begin with, and no positions besides."""
     output: Callable[..., Any] | None = None
     """What becomes of the heads' output, if anything."""
+    scale: Callable[[Any], Any] | None = None
+    """What multiplies q . k, if anything. Position biases are added afterwards and are not scaled: a factor on
+    attention is not meant to change how far it looks."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,6 +83,9 @@ class Attention(Part):
                 raise UserError(
                     f"{self.name}: '{name}' is taken: p.n are the keys that are seen, p.x is what reads them"
                 )
+
+    def scaled(self, e: Tensor, p: Any) -> Tensor:
+        return e if self.scale is None else self.kept_shape(e, self.scale(p) * e)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +103,14 @@ def attention(
     trains: bool = True,
     orders: bool = False,
     output: Callable[..., Any] | None = None,
+    scale: Callable[[Any], Any] | None = None,
     **parameters: Parameter,
 ) -> Callable[..., Attention]:
     """Declare an attention: from logits to weights. A learned parameter may have the sizes "heads", "d", "d_head" and
     "d_heads", all heads side by side; it is [M, 1, *shape, 1, ...] with as many axes as the logits, so one number a
     head broadcasts."""
     return lambda function: Attention(
-        _name(function), function, parameters, hyperparameters or {}, trains, orders, output
+        _name(function), function, parameters, hyperparameters or {}, trains, orders, output, scale
     )
 
 

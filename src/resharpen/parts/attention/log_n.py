@@ -1,4 +1,4 @@
-"""softmax(log(n) e) over n keys (Chiang and Cholak, 2022): the logits grow as fast as the crowd."""
+"""softmax(log(n) e) over n keys (Chiang and Cholak, 2022); position biases are added unscaled."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@attention()
+@attention(scale=lambda p: p.n.log())
 def log_n(e: Tensor, mask: Tensor, p: Any) -> Tensor:
-    return masked_softmax(p.n.log() * e, mask)
+    return masked_softmax(e, mask)

@@ -1,4 +1,7 @@
-"""Scalable softmax: softmax(s log(n) e) over n keys, one learned s a head (Nakanishi, 2025)."""
+"""Scalable softmax: softmax(s log(n) e) over n keys, one learned s per head (Nakanishi, 2025).
+
+Position biases are added unscaled.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@attention(s=learned("heads", start=1.0))
+@attention(scale=lambda p: p.s * p.n.log(), s=learned("heads", start=1.0))
 def ssmax(e: Tensor, mask: Tensor, p: Any) -> Tensor:
-    return masked_softmax(p.s * p.n.log() * e, mask)
+    return masked_softmax(e, mask)

@@ -13,7 +13,7 @@
 
 namespace resharpen {
 
-// What a head does to its logits e_ij = q_i . k_j / sqrt(d_head) before the softmax: s log(n) (e_ij + slope (j - i)),
+// What a head does to its logits e_ij = q_i . k_j / sqrt(d_head) before the softmax: s log(n) e_ij + slope (j - i),
 // n = i + 1 the number of keys.
 struct HeadLogits {
     float slope = 0;
@@ -42,7 +42,7 @@ class Attention {
             const int begin = std::max(from, end - kLanes), n = end - begin;
             f32x16* e = keep ? keep : scratch.data();
             times_transposed(end, k, q + begin * STRIDE, STRIDE, e, head.log_n ? head.log_n + begin : nullptr, head.s);
-            if (head.slope != 0) add_slope(e, begin, end, head);
+            for (int key = 0; head.slope != 0 && key < end; key++) e[key] += broadcast(slope_at(key, end, head));
             e[end] = softmax(e, begin, end);
             float *o = out + begin * OUT, *inverse = floats(e + end);
             gemm(n, end, K / kLanes, weights(e).transposed(), row_major(v, STRIDE), o, OUT);
@@ -67,7 +67,7 @@ class Attention {
             times_transposed(end, v, d_o, K, d, nullptr, 1);
             softmax_backward(e, d, end);
             gemm(n, end, K / kLanes, weights(d).transposed(), row_major(k, STRIDE), dq + begin * STRIDE, STRIDE);
-            if (head.log_n) multiply_backward(n, begin, end, q_block, dq + begin * STRIDE, head, *d_s);
+            if (head.log_n) multiply_backward(n, begin, q_block, dq + begin * STRIDE, head, *d_s);
             const bool add = end < length;
             if (n < kLanes) {
                 const Right q_right = head.log_n ? row_major(multiplied, K) : row_major(q_block, STRIDE);
@@ -112,20 +112,12 @@ class Attention {
     // logits are still to be multiplied by the scale.
     float slope_at(int key, int end, HeadLogits head) const { return head.slope / scale * float(key - end); }
 
-    void add_slope(f32x16* s, int begin, int end, HeadLogits head) const {
-        const f32x16 factor = head.log_n ? head.s * load(head.log_n + begin) : broadcast(1);
-        for (int key = 0; key < end; key++) s[key] += slope_at(key, end, head) * factor;
-    }
-
     // dq, so far without the factor, gets it, and `multiplied` is q with it. The derivative by the factor is sum_j
-    // dS_ij (q_i . k_j + slope), and the first part of it is q_i . dq_i.
-    void multiply_backward(int n, int begin, int end, const float* q, float* dq, HeadLogits head, double& d_s) {
-        const f32x16* d = scratch.data();
-        f32x16 along = broadcast(0);
-        if (head.slope != 0) along = fold(end, along, plus, [&](int key) { return slope_at(key, end, head) * d[key]; });
+    // dS_ij q_i . k_j = q_i . dq_i.
+    void multiply_backward(int n, int begin, const float* q, float* dq, HeadLogits head, double& d_s) {
         for (int i = 0; i < n; i++, q += STRIDE, dq += STRIDE) {
             const float log_n = head.log_n[begin + i];
-            d_s += double(log_n) * (floats(&along)[i] + dot_row<K / kLanes>(q, dq));
+            d_s += double(log_n) * dot_row<K / kLanes>(q, dq);
             multiply(head.s * log_n, dq, dq);
             multiply(head.s * log_n, q, multiplied + i * K);
         }

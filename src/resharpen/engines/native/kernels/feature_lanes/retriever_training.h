@@ -41,30 +41,25 @@ class RetrieverTraining : public RetrieverHead {
     }
 
     // e becomes its own gradient, d_weight the gradient by the weights: de_i = factor w_i (dw_i - sum_j w_j dw_j).
-    // Where the norm is, d_weight keeps w_i dw_i + de_i e_i, which the norm's backward needs.
+    // All dw are taken relative to that of the heaviest item: where it has nearly all the weight, its own is nearly the
+    // mean, and the mean of what is left is small and exact. Where the norm is, d_weight keeps w_i dw_i + de_i e_i,
+    // which the norm's backward needs.
     void logits_backward(int begin, int length, const float* d_sequence) {
-        float mean = 0;
         for (int i = begin; i < begin + length; i++) {
             const float along = along_nodes(i, d_sequence);
             d_weight[i] = norm_in ? r[i] * along : along;
-            mean += weight[i] * d_weight[i];
         }
-        const float factor = training_factor(length);
-        if (remedy == Remedy::ssmax) d_ssmax += by_ssmax(length) * along_logits(begin, length, mean);
+        const int heaviest = int(std::max_element(&weight[begin], &weight[begin] + length) - &weight[0]);
+        const float its_d_weight = d_weight[heaviest], its_e = e[heaviest], factor = training_factor(length);
+        float mean = 0, along_logits = 0;
+        for (int i = begin; i < begin + length; i++) mean += weight[i] * (d_weight[i] - its_d_weight);
         for (int i = begin; i < begin + length; i++) {
-            const float d_e = factor * weight[i] * (d_weight[i] - mean);
+            const float d = weight[i] * ((d_weight[i] - its_d_weight) - mean), d_e = factor * d;
+            along_logits += d * (e[i] - its_e);  // the d sum to zero: without the largest, least is rounded off
             if (norm_in) d_weight[i] = weight[i] * d_weight[i] + d_e * e[i];
             e[i] = d_e;
         }
-    }
-
-    // The derivative by the factor, sum_i w_i (dw_i - mean) e_i. The logits less their own mean give the same, and what
-    // is rounded off in `mean` does not count.
-    float along_logits(int begin, int length, float mean) const {
-        float mean_e = 0, sum = 0;
-        for (int i = begin; i < begin + length; i++) mean_e += weight[i] * e[i];
-        for (int i = begin; i < begin + length; i++) sum += weight[i] * (d_weight[i] - mean) * (e[i] - mean_e);
-        return sum;
+        if (remedy == Remedy::ssmax) d_ssmax += by_ssmax(length) * along_logits;
     }
 
     // To h . k of the nodes and, c_i / 2 being the derivative by |h_i|^2, c_i = -r_i^2 / H (w_i dw_i + de_i e_i), to
