@@ -130,3 +130,29 @@ def test_a_damaged_or_missing_reference_is_one_line(tiny, reference):
         reference.table("models")
     with pytest.raises(rs.UserError, match="there is no reference for 'nothing'"):
         find_reference("nothing")
+
+
+def test_a_run_of_a_kernel_with_a_known_fault_says_so(tmp_path, capsys):
+    """Rather than that it differs; only at the training length that the fault touches, and not where both have it."""
+    spec = rs.figure("fig1", "smoke")
+    lengths = tuple(setting for setting in spec.settings if setting.train_length in (1, 2))
+    tiny = replace(spec, settings=lengths, models=6, steps=20, checkpoints=1, variants={"peri": Variant("peri")})
+    run = rs.run(tiny, tmp_path / "run", workers=1)
+    reference = write_reference(run, rs.scores(run), tmp_path / "reference")
+    (made,) = reference.header["made"]
+    assert not any(check.faulty for check in verify(run, reference))
+    made["built"] = {name: built.replace("minimal.2-", "minimal-") for name, built in made["built"].items()}
+    files.write_json(reference.directory / "reference.json", reference.header)
+    doctored(
+        reference,
+        "models",
+        score_train=pl.col("score_train") + pl.when(pl.col("train_length") == 1).then(0.3).otherwise(0),
+    )
+    checks = verify(run, reference)
+    assert not differing(checks)
+    (named,) = [name for check in checks for name in check.faulty]
+    assert named.startswith("sct-v9-s1/peri: the reference was made by a kernel in which inputs of one token trained")
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(tmp_path / "run"), "--reference", str(reference.directory)])
+    assert ended.value.code == 1
+    assert "not compared" in capsys.readouterr().out

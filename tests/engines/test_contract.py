@@ -291,6 +291,22 @@ def test_first_gradient_of_the_retriever(placement, attention, spread):
     assert_first_gradient(NativeRetriever, problem, ensemble, start)
 
 
+@pytest.mark.parametrize("attention", ["log-n", "ssmax"])
+@pytest.mark.parametrize("placement", ["none", "post"])
+def test_saturated_attention_of_the_retriever_has_no_gradient(placement, attention):
+    """Of almost all models one item has all the weight, to the last digit: what is left for K is nothing."""
+    problem = retriever_problem(placement, hidden=16, batch=16, attention=attention)
+    ensemble = make_ensemble(problem, 8)
+    start = moved(problem, ensemble)
+    start["theta.q"] *= 1e5
+    engine = NativeRetriever(problem, ensemble)
+    engine.load(start)
+    engine.advance(1)
+    gradient = part(engine.dump(), "m")
+    whole = np.sqrt(sum((g.reshape(8, -1) ** 2).sum(1) for g in gradient.values()))
+    assert (np.linalg.norm(gradient["K"], axis=(1, 2)) < 1e-12 * whole).sum() >= 6
+
+
 @pytest.mark.parametrize("placement", EVERYTHING)
 def test_parity_of_the_transformer(placement):
     """Four models: of the eight numbers of a gain two are not enough for a mean."""

@@ -12,6 +12,8 @@ Three questions, in this order:
   interval, and half of them may be one that drifted: where they are further than TYPICAL away, that is left open.
 - **The same distributions?** Of draws that the reference does not have, scores are compared with all of its own by the
   two-sample Kolmogorov-Smirnov test, at LEVEL after Holm's correction.
+
+Cells that only one side trained with a kernel known to be faulty cannot agree: they are named instead of compared.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import numpy as np
 from resharpen.analysis.scores import scores, task_of
 from resharpen.analysis.statistics import Sample, holm, quantile_interval
 from resharpen.engines.native.build import machine_code
+from resharpen.engines.native.faults import fault_of
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.reference import Reference
 from resharpen.experiments.keeping.store import Run
@@ -48,21 +51,55 @@ class Check:
     """What does not agree, by name; empty if all does."""
     unclear: tuple[str, ...] = ()
     """What is too little to tell."""
+    faulty: tuple[str, ...] = ()
+    """What a kernel with a known fault made."""
 
 
 def verify(run: Run, reference: Reference) -> list[Check]:
     """The checks of a run against a reference; UserError if the two are not of one spec."""
+    import polars as pl
+
     comparable(run.experiment, reference.experiment)
     worst = task_of(run).metrics[task_of(run).metric].worst  # of a model that diverged before it had a score
     here, there = (table.fill_null(worst) for table in (_scores(run), _scores_there(reference)))
     same_seed = run.experiment.seed == reference.experiment.seed
     models = _common_models(run, reference) if same_seed else reference.table("models").clear()
+    faulty = _faulty(run, reference)
+    here, there = (
+        table.filter(~pl.concat_str("setting", "variant", separator="/").is_in(list(faulty))) for table in (here, there)
+    )
     return [
+        *(
+            [Check("cells of a kernel with a known fault", len(faulty), (), faulty=tuple(faulty.values()))]
+            if faulty
+            else []
+        ),
         _draws(models, run.experiment),
         *_values(run, reference, set(models["model"])),
         _rounding(here.join(there, on=["model", *CELL], suffix="_there") if same_seed else here.clear()),
         _distributions(here.filter(~here["model"].is_in(models["model"].to_list())), there),
     ]
+
+
+def _faulty(run: Run, reference: Reference) -> dict[str, str]:
+    """Setting and variant -> what was wrong with the kernel of one side, where the other had a better one."""
+    lengths = {setting.name: setting.train_length for setting in run.experiment.settings}
+    found: dict[str, dict[str, str]] = {}
+    sides = {"this run": _built_here(run), "the reference": reference.built}
+    for side, built in sides.items():
+        for shard, kernel in built.items():
+            setting, variant, _ = shard.split("/")
+            if fault := fault_of(kernel, lengths.get(setting, 0)):
+                found.setdefault(f"{setting}/{variant}", {})[side] = fault
+    return {
+        cell: f"{cell}: {side} was made by a kernel in which {fault}; train it again"
+        for cell, ((side, fault), *both) in ((cell, list(sides.items())) for cell, sides in found.items())
+        if not both
+    }
+
+
+def _built_here(run: Run) -> dict[str, str | None]:
+    return {shard.name: run.files(shard).told("built") for shard in run.done()}
 
 
 def comparable(here: Experiment, there: Experiment) -> None:
@@ -116,7 +153,7 @@ def _values(run: Run, reference: Reference, common: set[str]) -> Iterator[Check]
     import polars as pl
 
     made = _made_by(reference.built)
-    here = _made_by({shard.name: run.files(shard).told("built") for shard in run.done()})
+    here = _made_by(_built_here(run))
     exact = {model for model, code in here.items() if made.get(model) == code and not code.startswith("torch")}
     keys = ["model", "weights", "selection", "metric", "length"]
     table = run.table("lengths").with_columns(pl.col("value").cast(pl.Float32).cast(pl.Float64))  # as it is kept

@@ -221,7 +221,7 @@ class Verify:
         reference = find_reference(name) if by_name else Reference(Path(name))
         checks = verify(run, reference)
         print_verification(checks, reference, console)
-        if any(check.differs for check in checks):
+        if any(check.differs or check.faulty for check in checks):
             sys.exit(1)
 
 

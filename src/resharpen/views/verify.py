@@ -23,6 +23,8 @@ def print_verification(checks: Sequence[Check], reference: Reference, console: C
 
 
 def _result(check: Check) -> Text:
+    if check.faulty:
+        return Text("not compared", "yellow").append(_some(check.faulty), "default")
     if check.differs:
         return Text("differs", "red").append(_some(check.differs), "default")
     if check.unclear:

@@ -1,6 +1,6 @@
 """Kernels are compiled on first use, for exactly the sizes asked for, and kept in the user's cache directory.
 
-    NAME-SIZES-MARCH-SOURCES-CONTENT@PROCESSOR-COMPILER.so
+    NAME.VERSION-SIZES-MARCH-SOURCES-CONTENT@PROCESSOR-COMPILER.so
 
 SOURCES is a hash of all that was compiled, CONTENT of the file itself; behind the @ stands what decides how numbers are
 rounded: the processor, where the instruction set is its own, and the compiler with its flags. So a changed source is a
@@ -27,12 +27,15 @@ from resharpen.errors import Failed
 SOURCES = Path(__file__).parent / "kernels"
 SUFFIX = ".dll" if platform.system() == "Windows" else ".so"
 DIGITS = 12
+VERSIONS = {"minimal": 2, "retriever": 2, "transformer": 2}
+"""Of each kernel: raised where it begins to compute something else than before, beyond rounding. What was built before
+there were versions has the first."""
 VECTOR = re.compile(r"(sse|ssse|avx|fma|f16c|bmi|abm|popcnt|amx|asimd|sve|fp)")
 
 
 def kernel(name: str, sizes: Mapping[str, int], march: str = "native") -> Path:
     """The shared library of `kernels/<name>.cpp` with the given compile-time sizes, built if it is not there yet."""
-    label = "-".join([name, *(f"{size.lower()}{n}" for size, n in sizes.items()), march])
+    label = "-".join([f"{name}.{VERSIONS[name]}", *(f"{size.lower()}{n}" for size, n in sizes.items()), march])
     what, directory = f"{label}-{_sources()}", cache_directory()
     try:
         compiler = find_compiler()
