@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from helpers import BENIGN, EVERYTHING, assert_same, make_ensemble, minimal_problem
 from parity import assert_close, assert_parity, distance
+from scipy.stats import wilcoxon
 
 from resharpen.engines.base import Ensemble, part, weights_of
 from resharpen.engines.native.minimal import NativeMinimal, sample
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import Minimal
-from resharpen.parts import STUDIED_PLACEMENTS
+from resharpen.parts import PAPER_PLACEMENTS, STUDIED_PLACEMENTS
 from resharpen.tasks import Batch, SetComplement
 
 PAIRS = Minimal(11, 9, 2, 6)
@@ -188,27 +189,29 @@ def test_a_wild_learning_rate_diverges_where_torch_says(placement, rate):
 
 
 @pytest.mark.slow
-def test_training_distributions_agree():
-    """64 draws, 2,000 steps: the median score of each engine is inside the other's spread of medians."""
-    problem = minimal_problem("peri", 9, 4, batch=64, steps=2000)
+@pytest.mark.parametrize("s", range(1, 9))
+@pytest.mark.parametrize("placement", PAPER_PLACEMENTS)
+def test_training_distributions_agree(placement, s):
+    """A cell of figure 1, 96 draws, 20,000 steps: paired by draw, neither engine scores better at the longest input.
+
+    A minute or several each on two cores. Single models drift apart; what would show a fault is a shift.
+    """
+    problem = minimal_problem(placement, 9, s, batch=256, steps=20_000)
     validation = problem.task.validation(0, "selection")
+    longest = validation.length_P == 8
 
     def scores(kind):
         found = []
-        for group in range(4):
+        for group in range(6):
             engine = kind(problem, make_ensemble(problem, range(16 * group, 16 * group + 16)))
             engine.advance(problem.steps)
-            measured = engine.measure(weights_of(engine.dump(), engine.ensemble, "bema"), validation)
-            found.append(measured["tvd"].mean(1))
+            measured = engine.measure(weights_of(engine.dump(), engine.ensemble, "train"), validation)
+            found.append(measured["tvd"][:, longest].mean(1))
         return np.concatenate(found)
 
-    native, torch_scores = scores(NativeMinimal), scores(TorchEngine)
-    rng = np.random.default_rng(0)
-    gaps = native - torch_scores
-    medians = np.median(gaps[rng.integers(0, 64, (1000, 64))], axis=1)
-    assert np.quantile(medians, 0.005) <= 1e-3
-    assert np.quantile(medians, 0.995) >= -1e-3
-    assert abs(np.median(native) - np.median(torch_scores)) < 0.01
+    gaps = scores(NativeMinimal) - scores(TorchEngine)
+    assert wilcoxon(gaps).pvalue > 0.05 / 32  # cells
+    assert np.median(np.abs(gaps)) < 1e-3
 
 
 # ---- refusals ----
