@@ -189,6 +189,7 @@ def test_a_wild_learning_rate_diverges_where_torch_says(placement, rate):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 @pytest.mark.parametrize("s", range(1, 9))
 @pytest.mark.parametrize("placement", PAPER_PLACEMENTS)
 def test_training_distributions_agree(placement, s):

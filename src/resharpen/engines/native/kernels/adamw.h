@@ -18,9 +18,9 @@ struct StepRow {
 };
 
 // The arrays that training changes, `size` vectors each, one after another in memory.
-struct Parts {
+struct StateArrays {
     f32x16 *theta, *m, *v, *ema;
-    Parts(f32x16* state, int size) : theta(state), m(state + size), v(state + 2 * size), ema(state + 3 * size) {}
+    StateArrays(f32x16* state, int size) : theta(state), m(state + size), v(state + 2 * size), ema(state + 3 * size) {}
 };
 
 // c1 m / (sqrt(c2 v) + epsilon)
@@ -43,7 +43,7 @@ RESHARPEN_INLINE f32x16 adam_direction(f32x16 m, f32x16 v, f32x16 correction1, f
 //     m <- m + (1-b1) (g - m)          v <- v + (1-b2) (g^2 - v)          ema <- ema + b (theta - ema)
 //     theta <- theta - lr lambda theta - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon)
 template <bool kAllAlive>
-inline f32x16 adamw_range(Parts s, const f32x16* gradient, int begin, int end, f32x16 clip, f32x16 decay,
+inline f32x16 adamw_range(StateArrays s, const f32x16* gradient, int begin, int end, f32x16 clip, f32x16 decay,
                           const Hyperparameters<f32x16>& h, const StepRow<f32x16>& row, Mask alive) {
     const f32x16 shrink = row.learning_rate * decay;
     f32x16 canary = broadcast(0);

@@ -16,8 +16,8 @@ void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targ
     const auto model = std::make_unique<Minimal>(a->variant, Minimal::subsets_pay(length, a->variant),
                                                  Minimal::forms_pay(length, a->variant.placement), *a->hyperparameters);
     const auto gradient = std::make_unique<f32x16[]>(Minimal::kMostParameters);
-    Minibatch<V> batch(merge, a->variant.attention != Remedy::softmax);
-    const Parts parts(a->state, model->size);
+    Minibatch<V> batch(merge, a->variant.attention != AttentionKind::softmax);
+    const StateArrays arrays(a->state, model->size);
     double loss[kLanes];
     const double nats = 0.6931471805599453 / (double(n) * length);  // from bits, and the mean
     for (int i = 0; i < a->n_steps; i++) {
@@ -25,8 +25,8 @@ void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targ
             batch.take(inputs, targets, n, length);
         else
             batch.draw(key, group, uint32_t(a->first_step + i), n, length);
-        model->gradient_of(batch, parts.theta, gradient.get(), loss);
-        update(parts, gradient.get(), 1.0f / (float(n) * float(length)), model->size, Minimal::kWQ, Minimal::kGains,
+        model->gradient_of(batch, arrays.theta, gradient.get(), loss);
+        update(arrays, gradient.get(), 1.0f / (float(n) * float(length)), model->size, Minimal::kWQ, Minimal::kGains,
                *a->hyperparameters, a->table[i], a->first_step + i, a->diverged_at);
         for (int lane = 0; lane < kLanes; lane++) a->add_loss(lane, loss[lane] * nats);
     }

@@ -40,13 +40,14 @@ void train(const Training<float>* a, const float* priority, const int32_t* kind,
     std::vector<f32x16> gradient(vectors);
     for (int m = 0; m < a->n_models; m++) {
         float* theta = a->state + std::size_t(m) * 4 * model->size;
-        const Parts parts(reinterpret_cast<f32x16*>(theta), vectors);
+        const StateArrays arrays(reinterpret_cast<f32x16*>(theta), vectors);
         const auto& hyper = a->hyperparameters[m];
         for (int i = 0; i < a->n_steps && a->diverged_at[m] < 0; i++) {
             const double loss =
                 model->gradient_of(batches[i], theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
-            update(parts, gradient.data(), norm_of(gradient.data(), vectors), vectors, 0, Retriever::kDecayEnd / kLanes,
-                   hyper, a->table[m * a->n_steps + i], a->first_step + i, a->diverged_at[m]);
+            update(arrays, gradient.data(), norm_of(gradient.data(), vectors), vectors, 0,
+                   Retriever::kDecayEnd / kLanes, hyper, a->table[m * a->n_steps + i], a->first_step + i,
+                   a->diverged_at[m]);
             a->add_loss(m, loss);
         }
     }

@@ -9,15 +9,20 @@ namespace resharpen {
 struct Placement {
     bool embedding_out, block_in, block_out, residual, unembedding_in, heads_out, queries_keys;
 };
-enum class Remedy : uint8_t { softmax, log_n, ssmax, adaptive_temperature };  // how attention logits become weights
+enum class AttentionKind : uint8_t {
+    softmax,
+    log_n,
+    ssmax,
+    adaptive_temperature
+};  // how attention logits become weights
 enum class NormFunction : uint8_t { rms, layer };
-enum class Encoding : uint8_t { rope, nope, alibi };  // of positions
+enum class PositionKind : uint8_t { rope, nope, alibi };  // of positions
 
 struct Variant {
     Placement placement;
-    Remedy attention;
+    AttentionKind attention;
     NormFunction norm;
-    Encoding positions;
+    PositionKind positions;
 };
 
 // Arrays of floats are aligned to 64 bytes.

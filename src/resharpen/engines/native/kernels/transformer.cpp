@@ -31,14 +31,14 @@ void train(const Training<float>* a, const float* cosine, const float* sine, con
     std::vector<f32x16> gradient(vectors);
     for (int m = 0; m < a->n_models; m++) {
         float* theta = a->state + std::size_t(m) * 4 * model->size;
-        const Parts parts(reinterpret_cast<f32x16*>(theta), vectors);
+        const StateArrays arrays(reinterpret_cast<f32x16*>(theta), vectors);
         const auto& hyper = a->hyperparameters[m];
         Ragged batch{inputs, targets, lengths, n};
         for (int i = 0; i < a->n_steps && a->diverged_at[m] < 0; i++) {
             const double loss =
                 model->gradient_of(batch, theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
             const float norm = std::sqrt(sum_of_squares(gradient.data(), vectors));
-            update(parts, gradient.data(), norm, vectors, Transformer::kQKV / kLanes, Transformer::kGains / kLanes,
+            update(arrays, gradient.data(), norm, vectors, Transformer::kQKV / kLanes, Transformer::kGains / kLanes,
                    hyper, a->table[m * a->n_steps + i], a->first_step + i, a->diverged_at[m]);
             a->add_loss(m, loss);
             int tokens = 0;

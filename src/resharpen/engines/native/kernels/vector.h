@@ -1,9 +1,9 @@
 // Vectors of sixteen floats on every instruction set, and the functions on them that a kernel needs.
 //
 // In `model_lanes/` a lane is a model: lane i of every vector belongs to draw i of a group, and nothing there or here
-// moves a value from one lane to another. In `feature_lanes/` it is one of sixteen neighbouring features. An f32x16 is
-// one AVX-512 register, two AVX ones, or four SSE or NEON ones (its parts), so a group of sixteen draws is a vector
-// everywhere and a model's bits do not depend on its neighbours.
+// moves a value from one lane to another. In `feature_lanes/` it is one of sixteen neighboring features. An f32x16 is
+// one AVX-512 register, two AVX ones, or four SSE or NEON ones , so a group of sixteen draws is a vector
+// everywhere and a model's bits do not depend on its neighbors.
 //
 // NaN and infinity mean something here (a diverged model), so the build does not use -ffast-math, and where a fast
 // approximation would lose them it says how it keeps them.
@@ -21,35 +21,35 @@ namespace resharpen {
 
 constexpr int kLanes = 16;
 #if defined(__AVX512F__)
-constexpr int kPartBytes = 64;
+constexpr int kRegisterBytes = 64;
 #elif defined(__AVX__)
-constexpr int kPartBytes = 32;
+constexpr int kRegisterBytes = 32;
 #else
-constexpr int kPartBytes = 16;
+constexpr int kRegisterBytes = 16;
 #endif
-constexpr int kParts = 64 / kPartBytes;
+constexpr int kPerVector = 64 / kRegisterBytes;
 #if defined(__AVX512F__) || defined(__aarch64__)
 constexpr int kRegisters = 32;
 #else
 constexpr int kRegisters = 16;
 #endif
 
-typedef float FloatPart __attribute__((vector_size(kPartBytes)));
-typedef int32_t IntPart __attribute__((vector_size(kPartBytes)));
-typedef uint32_t UnsignedPart __attribute__((vector_size(kPartBytes)));
+typedef float FloatRegister __attribute__((vector_size(kRegisterBytes)));
+typedef int32_t IntRegister __attribute__((vector_size(kRegisterBytes)));
+typedef uint32_t UnsignedRegister __attribute__((vector_size(kRegisterBytes)));
 
 #define RESHARPEN_INLINE inline __attribute__((always_inline))
 #define RESHARPEN_UNROLL _Pragma("GCC unroll 32")
 
-// Copied part by part: a compiler moves a plain struct through memory, but keeps vectors in registers.
+// Copied register by register: a compiler moves a plain struct through memory, but keeps vectors in registers.
 struct alignas(64) f32x16 {
-    FloatPart part[kParts];
+    FloatRegister reg[kPerVector];
 
     f32x16() = default;
     RESHARPEN_INLINE f32x16(const f32x16& x) { *this = x; }
     RESHARPEN_INLINE f32x16& operator=(const f32x16& x) {
         RESHARPEN_UNROLL
-        for (int i = 0; i < kParts; i++) part[i] = x.part[i];
+        for (int i = 0; i < kPerVector; i++) reg[i] = x.reg[i];
         return *this;
     }
 };
@@ -60,7 +60,7 @@ template <class F>
 RESHARPEN_INLINE f32x16 map(F f, f32x16 a) {
     f32x16 y;
     RESHARPEN_UNROLL
-    for (int i = 0; i < kParts; i++) y.part[i] = f(a.part[i]);
+    for (int i = 0; i < kPerVector; i++) y.reg[i] = f(a.reg[i]);
     return y;
 }
 
@@ -68,28 +68,29 @@ template <class F>
 RESHARPEN_INLINE f32x16 map(F f, f32x16 a, f32x16 b) {
     f32x16 y;
     RESHARPEN_UNROLL
-    for (int i = 0; i < kParts; i++) y.part[i] = f(a.part[i], b.part[i]);
+    for (int i = 0; i < kPerVector; i++) y.reg[i] = f(a.reg[i], b.reg[i]);
     return y;
 }
 
 RESHARPEN_INLINE f32x16 broadcast(float x) {
     f32x16 y;
     RESHARPEN_UNROLL
-    for (int i = 0; i < kParts; i++) y.part[i] = x - FloatPart{};  // x - 0 is x, signed zero included
+    for (int i = 0; i < kPerVector; i++) y.reg[i] = x - FloatRegister{};  // x - 0 is x, signed zero included
     return y;
 }
 
-// Part by part: a copy of the whole would go through memory in smaller pieces than it is read in, and wait for them.
+// Register by register: a copy of the whole would go through memory in smaller pieces than it is read in, and wait for
+// them.
 RESHARPEN_INLINE f32x16 load(const float* lanes) {
     f32x16 y;
     RESHARPEN_UNROLL
-    for (int i = 0; i < kParts; i++) std::memcpy(&y.part[i], lanes + i * kLanes / kParts, kPartBytes);
+    for (int i = 0; i < kPerVector; i++) std::memcpy(&y.reg[i], lanes + i * kLanes / kPerVector, kRegisterBytes);
     return y;
 }
 
 RESHARPEN_INLINE void store(float* lanes, f32x16 x) {
     RESHARPEN_UNROLL
-    for (int i = 0; i < kParts; i++) std::memcpy(lanes + i * kLanes / kParts, &x.part[i], kPartBytes);
+    for (int i = 0; i < kPerVector; i++) std::memcpy(lanes + i * kLanes / kPerVector, &x.reg[i], kRegisterBytes);
 }
 
 // Zeros in an array of numbers, of vectors, or of structures of them: all of their bits are zero.
@@ -99,20 +100,20 @@ inline void clear(T (&x)[N]) {
 }
 
 RESHARPEN_INLINE f32x16 operator+(f32x16 a, f32x16 b) {
-    return map([](FloatPart x, FloatPart y) { return x + y; }, a, b);
+    return map([](FloatRegister x, FloatRegister y) { return x + y; }, a, b);
 }
 RESHARPEN_INLINE f32x16 operator-(f32x16 a, f32x16 b) {
-    return map([](FloatPart x, FloatPart y) { return x - y; }, a, b);
+    return map([](FloatRegister x, FloatRegister y) { return x - y; }, a, b);
 }
 RESHARPEN_INLINE f32x16 operator*(f32x16 a, f32x16 b) {
-    return map([](FloatPart x, FloatPart y) { return x * y; }, a, b);
+    return map([](FloatRegister x, FloatRegister y) { return x * y; }, a, b);
 }
 RESHARPEN_INLINE f32x16 operator/(f32x16 a, f32x16 b) {
-    return map([](FloatPart x, FloatPart y) { return x / y; }, a, b);
+    return map([](FloatRegister x, FloatRegister y) { return x / y; }, a, b);
 }
 RESHARPEN_INLINE f32x16 operator*(float a, f32x16 b) { return broadcast(a) * b; }
 RESHARPEN_INLINE f32x16 operator-(f32x16 a) {
-    return map([](FloatPart x) { return -x; }, a);
+    return map([](FloatRegister x) { return -x; }, a);
 }
 RESHARPEN_INLINE f32x16& operator+=(f32x16& a, f32x16 b) { return a = a + b; }
 RESHARPEN_INLINE f32x16& operator-=(f32x16& a, f32x16 b) { return a = a - b; }
@@ -120,33 +121,33 @@ RESHARPEN_INLINE f32x16& operator*=(f32x16& a, f32x16 b) { return a = a * b; }
 
 // The larger of two; b where either is NaN, so a NaN survives as second argument. One instruction, but not every
 // compiler sees it in the comparison.
-RESHARPEN_INLINE FloatPart max_part(FloatPart a, FloatPart b) {
+RESHARPEN_INLINE FloatRegister max_register(FloatRegister a, FloatRegister b) {
 #if defined(__AVX512F__)
-    return (FloatPart)_mm512_max_ps((__m512)a, (__m512)b);
+    return (FloatRegister)_mm512_max_ps((__m512)a, (__m512)b);
 #elif defined(__AVX__)
-    return (FloatPart)_mm256_max_ps((__m256)a, (__m256)b);
+    return (FloatRegister)_mm256_max_ps((__m256)a, (__m256)b);
 #elif defined(__SSE2__)
-    return (FloatPart)_mm_max_ps((__m128)a, (__m128)b);
+    return (FloatRegister)_mm_max_ps((__m128)a, (__m128)b);
 #else
     return a > b ? a : b;
 #endif
 }
-RESHARPEN_INLINE f32x16 max(f32x16 a, f32x16 b) { return map(max_part, a, b); }
+RESHARPEN_INLINE f32x16 max(f32x16 a, f32x16 b) { return map(max_register, a, b); }
 RESHARPEN_INLINE f32x16 min(f32x16 a, f32x16 b) { return -max(-a, -b); }
 RESHARPEN_INLINE f32x16 abs(f32x16 a) {
-    return map([](FloatPart x) { return (FloatPart)((IntPart)x & 0x7fffffff); }, a);
+    return map([](FloatRegister x) { return (FloatRegister)((IntRegister)x & 0x7fffffff); }, a);
 }
 
 // ---- lanes chosen by a condition ----------------------------------------------------------------------------------
 
 struct Mask {
-    IntPart part[kParts];  // -1 where true, 0 where false
+    IntRegister reg[kPerVector];  // -1 where true, 0 where false
 };
 
 RESHARPEN_INLINE Mask operator>(f32x16 a, f32x16 b) {
     Mask y;
     RESHARPEN_UNROLL
-    for (int i = 0; i < kParts; i++) y.part[i] = a.part[i] > b.part[i];
+    for (int i = 0; i < kPerVector; i++) y.reg[i] = a.reg[i] > b.reg[i];
     return y;
 }
 
@@ -154,14 +155,14 @@ RESHARPEN_INLINE Mask operator>(f32x16 a, f32x16 b) {
 RESHARPEN_INLINE f32x16 select(Mask mask, f32x16 x, f32x16 y) {
     f32x16 z;
     RESHARPEN_UNROLL
-    for (int i = 0; i < kParts; i++) z.part[i] = mask.part[i] ? x.part[i] : y.part[i];
+    for (int i = 0; i < kPerVector; i++) z.reg[i] = mask.reg[i] ? x.reg[i] : y.reg[i];
     return z;
 }
 
 // Bit i is set where lane i is true.
 inline uint32_t bits(Mask mask) {
     int32_t lanes[kLanes];
-    std::memcpy(lanes, mask.part, sizeof lanes);
+    std::memcpy(lanes, mask.reg, sizeof lanes);
     uint32_t y = 0;
     for (int i = 0; i < kLanes; i++) y |= (lanes[i] & 1u) << i;
     return y;
@@ -171,7 +172,7 @@ inline Mask mask_of(uint32_t bits) {
     int32_t lanes[kLanes];
     for (int i = 0; i < kLanes; i++) lanes[i] = -int32_t(bits >> i & 1);
     Mask y;
-    std::memcpy(y.part, lanes, sizeof y);
+    std::memcpy(y.reg, lanes, sizeof y);
     return y;
 }
 
@@ -182,16 +183,16 @@ inline uint32_t finite(f32x16 x) { return bits(broadcast(std::numeric_limits<flo
 
 RESHARPEN_INLINE f32x16 sqrt(f32x16 a) {
     return map(
-        [](FloatPart x) -> FloatPart {
+        [](FloatRegister x) -> FloatRegister {
 #if defined(__AVX512F__)
-            return (FloatPart)_mm512_sqrt_ps((__m512)x);
+            return (FloatRegister)_mm512_sqrt_ps((__m512)x);
 #elif defined(__AVX__)
-            return (FloatPart)_mm256_sqrt_ps((__m256)x);
+            return (FloatRegister)_mm256_sqrt_ps((__m256)x);
 #elif defined(__SSE2__)
-            return (FloatPart)_mm_sqrt_ps((__m128)x);
+            return (FloatRegister)_mm_sqrt_ps((__m128)x);
 #else
-            FloatPart y;
-            for (int i = 0; i < kPartBytes / 4; i++) y[i] = __builtin_sqrtf(x[i]);
+            FloatRegister y;
+            for (int i = 0; i < kRegisterBytes / 4; i++) y[i] = __builtin_sqrtf(x[i]);
             return y;
 #endif
         },
@@ -202,9 +203,9 @@ RESHARPEN_INLINE f32x16 sqrt(f32x16 a) {
 // a quarter of the time of a division.
 RESHARPEN_INLINE f32x16 reciprocal(f32x16 a) {
 #if defined(__AVX512F__)
-    const __m512 x = (__m512)a.part[0], y = _mm512_rcp14_ps(x);
+    const __m512 x = (__m512)a.reg[0], y = _mm512_rcp14_ps(x);
     f32x16 z;
-    z.part[0] = (FloatPart)_mm512_fmadd_ps(y, _mm512_fnmadd_ps(x, y, _mm512_set1_ps(1)), y);
+    z.reg[0] = (FloatRegister)_mm512_fmadd_ps(y, _mm512_fnmadd_ps(x, y, _mm512_set1_ps(1)), y);
     return z;
 #else
     return broadcast(1) / a;
@@ -214,12 +215,12 @@ RESHARPEN_INLINE f32x16 reciprocal(f32x16 a) {
 // x^(-1/2) for a normal x > 0; 0 at infinity.
 RESHARPEN_INLINE f32x16 rsqrt(f32x16 a) {
 #if defined(__AVX512F__)
-    const __m512 x = (__m512)a.part[0], y = _mm512_rsqrt14_ps(x);
+    const __m512 x = (__m512)a.reg[0], y = _mm512_rsqrt14_ps(x);
     const __m512 residual = _mm512_fnmadd_ps(_mm512_mul_ps(x, y), y, _mm512_set1_ps(1));
     const __m512 newton = _mm512_fmadd_ps(_mm512_mul_ps(_mm512_set1_ps(0.5f), y), residual, y);
     const __mmask16 below_infinity = _mm512_cmp_ps_mask(x, _mm512_set1_ps(INFINITY), _CMP_NEQ_UQ);  // true for NaN
     f32x16 z;
-    z.part[0] = (FloatPart)_mm512_maskz_mov_ps(below_infinity, newton);
+    z.reg[0] = (FloatRegister)_mm512_maskz_mov_ps(below_infinity, newton);
     return z;
 #else
     return broadcast(1) / sqrt(a);
@@ -231,8 +232,8 @@ RESHARPEN_INLINE f32x16 rsqrt(f32x16 a) {
 // x = n + f with n the nearest integer. The polynomial is the minimax of 2^f on [-1/2, 1/2] in relative error, with
 // p(0) = 1. Without an instruction that scales by 2^n: adding 1.5 * 2^23 leaves n in the low bits of the mantissa, from
 // where a shift moves it to the exponent.
-RESHARPEN_INLINE FloatPart exp2_polynomial(FloatPart f) {
-    FloatPart p = 0.00132647401f * f + 0.00967151299f;
+RESHARPEN_INLINE FloatRegister exp2_polynomial(FloatRegister f) {
+    FloatRegister p = 0.00132647401f * f + 0.00967151299f;
     p = p * f + 0.0555073358f;
     p = p * f + 0.240222424f;
     p = p * f + 0.693147004f;
@@ -240,15 +241,16 @@ RESHARPEN_INLINE FloatPart exp2_polynomial(FloatPart f) {
 }
 RESHARPEN_INLINE f32x16 exp2_nonpositive(f32x16 a) {
     return map(
-        [](FloatPart x) -> FloatPart {
+        [](FloatRegister x) -> FloatRegister {
 #if defined(__AVX512F__)
             const __m512 n = _mm512_roundscale_ps((__m512)x, 0);
-            return (FloatPart)_mm512_scalef_ps((__m512)exp2_polynomial(x - (FloatPart)n), n);
+            return (FloatRegister)_mm512_scalef_ps((__m512)exp2_polynomial(x - (FloatRegister)n), n);
 #else
-            x = max_part(-126.0f - FloatPart{}, x);
-            const FloatPart shifted = x + 12582912.0f;
-            const FloatPart p = exp2_polynomial(x - (shifted - 12582912.0f));
-            return (FloatPart)((UnsignedPart)p + ((UnsignedPart)shifted << 23));  // may wrap in lanes that nobody reads
+            x = max_register(-126.0f - FloatRegister{}, x);
+            const FloatRegister shifted = x + 12582912.0f;
+            const FloatRegister p = exp2_polynomial(x - (shifted - 12582912.0f));
+            return (FloatRegister)((UnsignedRegister)p +
+                                   ((UnsignedRegister)shifted << 23));  // may wrap in lanes that nobody reads
 #endif
         },
         a);
@@ -260,17 +262,17 @@ constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 // x = 2^n (1 + f) with f in [-1/4, 1/2): the polynomial is the minimax of log2(1 + f) / f times f, 5e-8 off at most.
 RESHARPEN_INLINE f32x16 log2(f32x16 a) {
     return map(
-        [](FloatPart x) -> FloatPart {
-            const IntPart n = ((IntPart)x - 0x3f400000) >> 23;
-            const FloatPart f = (FloatPart)((IntPart)x - (n << 23)) - 1.0f;
-            FloatPart p = -0.0908790305f * f + 0.201280653f;
+        [](FloatRegister x) -> FloatRegister {
+            const IntRegister n = ((IntRegister)x - 0x3f400000) >> 23;
+            const FloatRegister f = (FloatRegister)((IntRegister)x - (n << 23)) - 1.0f;
+            FloatRegister p = -0.0908790305f * f + 0.201280653f;
             p = p * f - 0.251942098f;
             p = p * f + 0.290806234f;
             p = p * f - 0.360261053f;
             p = p * f + 0.48080194f;
             p = p * f - 0.7213521f;
             p = p * f + 1.44269586f;
-            return p * f + __builtin_convertvector(n, FloatPart);
+            return p * f + __builtin_convertvector(n, FloatRegister);
         },
         a);
 }

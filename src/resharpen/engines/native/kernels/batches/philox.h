@@ -5,17 +5,17 @@
 
 namespace resharpen {
 
-typedef uint64_t WidePart __attribute__((vector_size(kPartBytes)));
-constexpr int kBlocksAtOnce = kPartBytes / 8;
+typedef uint64_t WideRegister __attribute__((vector_size(kRegisterBytes)));
+constexpr int kBlocksAtOnce = kRegisterBytes / 8;
 
 // The 64-bit products of the low halves. The hardware has had just this since SSE2; compilers do not see it in a * b.
-RESHARPEN_INLINE WidePart multiply_low_halves(WidePart a, WidePart b) {
+RESHARPEN_INLINE WideRegister multiply_low_halves(WideRegister a, WideRegister b) {
 #if defined(__AVX512F__)
-    return (WidePart)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+    return (WideRegister)_mm512_mul_epu32((__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
-    return (WidePart)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+    return (WideRegister)_mm256_mul_epu32((__m256i)a, (__m256i)b);
 #elif defined(__SSE2__) && !defined(__AVX__)
-    return (WidePart)_mm_mul_epu32((__m128i)a, (__m128i)b);
+    return (WideRegister)_mm_mul_epu32((__m128i)a, (__m128i)b);
 #else
     return (a & 0xffffffffu) * (b & 0xffffffffu);
 #endif
@@ -25,12 +25,12 @@ RESHARPEN_INLINE WidePart multiply_low_halves(WidePart a, WidePart b) {
 // of a counter lives in a 64-bit element; what is left above its low half by a round is ignored by the next.
 // Little-endian, like every processor in use.
 inline void philox_blocks(const uint32_t key[2], uint32_t block, uint32_t index, uint32_t step, uint32_t* words) {
-    WidePart c0, c1 = index - WidePart{}, c2 = step - WidePart{}, c3{};
+    WideRegister c0, c1 = index - WideRegister{}, c2 = step - WideRegister{}, c3{};
     for (int i = 0; i < kBlocksAtOnce; i++) c0[i] = block + i;
     uint32_t k0 = key[0], k1 = key[1];
     for (int round = 0; round < 10; round++) {
-        const WidePart product0 = multiply_low_halves(c0, 0xD2511F53u - WidePart{});
-        const WidePart product1 = multiply_low_halves(c2, 0xCD9E8D57u - WidePart{});
+        const WideRegister product0 = multiply_low_halves(c0, 0xD2511F53u - WideRegister{});
+        const WideRegister product1 = multiply_low_halves(c2, 0xCD9E8D57u - WideRegister{});
         c0 = (product1 >> 32) ^ c1 ^ uint64_t(k0);
         c1 = product1;
         c2 = (product0 >> 32) ^ c3 ^ uint64_t(k1);
@@ -38,7 +38,7 @@ inline void philox_blocks(const uint32_t key[2], uint32_t block, uint32_t index,
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    const WidePart low = (c0 & 0xffffffffu) | c1 << 32, high = (c2 & 0xffffffffu) | c3 << 32;
+    const WideRegister low = (c0 & 0xffffffffu) | c1 << 32, high = (c2 & 0xffffffffu) | c3 << 32;
     for (int i = 0; i < kBlocksAtOnce; i++, words += 4) {
         const uint64_t block_words[2] = {low[i], high[i]};
         std::memcpy(words, block_words, sizeof block_words);

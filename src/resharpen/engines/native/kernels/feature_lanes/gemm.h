@@ -1,4 +1,4 @@
-// Products of one model's matrices: a vector is sixteen neighbouring columns.
+// Products of one model's matrices: a vector is sixteen neighboring columns.
 //
 // One register-blocked kernel serves everything: C (+)= A B with A read element by element, so with free strides (a
 // transpose is the same data with its strides exchanged), and B and C read by vectors, so with contiguous rows.
@@ -20,7 +20,7 @@ struct Left {
 // Columns of C that are in registers at once, in vectors, and rows: 24 sums, 4 vectors of B and one of A in the 32
 // registers of AVX-512; 12 and 2 and 1 in the 16 of AVX; 20 and 4 and some in the 32 of NEON, 12 and 4 in the 16 of
 // SSE. A narrow C has more rows, as far as A's addresses fit too.
-constexpr int kPanel = kParts == 1 ? 4 : 1, kTall = kParts < 4 ? 6 : kRegisters == 32 ? 5 : 3;
+constexpr int kPanel = kPerVector == 1 ? 4 : 1, kTall = kPerVector < 4 ? 6 : kRegisters == 32 ? 5 : 3;
 constexpr int kPanelColumns = kPanel * kLanes;
 
 // B(k, j) = data[j / kPanelColumns * panel + k * row + j % kPanelColumns]: row-major where panel = kPanelColumns, or
@@ -67,7 +67,7 @@ RESHARPEN_INLINE void gemm_tile(int inner, Left a, const float* b, std::ptrdiff_
 template <int C, bool kUnitRow>
 __attribute__((noinline)) void gemm_panel(int rows, int inner, Left a, const float* b, std::ptrdiff_t b_row, float* c,
                                           std::ptrdiff_t c_row, bool add) {
-    constexpr int kRows = kParts > 1 || C == kPanel ? kTall : C == 1 && kUnitRow ? 16 : 12;
+    constexpr int kRows = kPerVector > 1 || C == kPanel ? kTall : C == 1 && kUnitRow ? 16 : 12;
     auto next = [&](int n) { rows -= n, a.data += n * (kUnitRow ? 1 : a.row), c += n * c_row; };
     for (; rows >= kRows; next(kRows)) gemm_tile<kRows, C, kUnitRow>(inner, a, b, b_row, c, c_row, add);
     if (kRows > 8 && rows >= 8) gemm_tile<8, C, kUnitRow>(inner, a, b, b_row, c, c_row, add), next(8);
@@ -120,7 +120,7 @@ RESHARPEN_INLINE void thin_tile(const float* a, const f32x16* b, float* c, bool 
 
 template <int A_ROW, int B_ROW, int C_ROW>
 __attribute__((noinline)) void thin_gemm(int rows, const float* a, const float* b, float* c, bool add) {
-    if (kParts > 1)
+    if (kPerVector > 1)
         return gemm(rows, kLanes, 1, {a, A_ROW, 1}, row_major(b, B_ROW), c, C_ROW, add);  // too few registers
     f32x16 b_k[kLanes];
     RESHARPEN_UNROLL

@@ -19,7 +19,7 @@ struct Branch {
     int length, shared, row;
 };
 
-// Rows are tokens: of one sequence, or of several, neighbours in alphabetical order. The path of a sequence is the row
+// Rows are tokens: of one sequence, or of several, neighbors in alphabetical order. The path of a sequence is the row
 // of each of its positions.
 class Branches {
   public:

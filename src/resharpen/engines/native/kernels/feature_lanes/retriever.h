@@ -8,7 +8,7 @@
 // What is computed, the same but for rounding:
 //   - x_i is a priority and a one-hot class, so a_i and h_i before its norm lie on C curves, one a class, with the
 //     priority along them. A curve is known from a few of its points, the nodes, to less than a rounding error
-//     (retriever_items.h): item i is sum_k l_ik node_k, its shares l_i of a window of neighbouring nodes. Both layers
+//     (retriever_items.h): item i is sum_k l_ik node_k, its shares l_i of a window of neighboring nodes. Both layers
 //     and V are computed at 50 to 130 nodes mostly, where a minibatch has 1,300 items and validation a million.
 //   - The query is one vector for all items, so K enters only as k = K q, and e_i = h_i . k = sum_k l_ik (h_k . k).
 //   - |h_i|^2 for the norm is a quadratic form in the shares, of the products of nodes.
@@ -59,7 +59,7 @@ class Retriever : public RetrieverTraining {
         }
         if (curved()) nodes_backward();
         key_backward();
-        if (remedy == Remedy::ssmax) d[ssmax_at] = float(d_ssmax);
+        if (attention_kind == AttentionKind::ssmax) d[ssmax_at] = float(d_ssmax);
         for (int c = 0; c < C; c++) add_row<kV>(d + kB1, 1, d + kW1 + (1 + c) * H);
         return loss / batch.n();
     }
@@ -98,7 +98,7 @@ class Retriever : public RetrieverTraining {
     // Leaves row s of z, or what sum_nodes makes it from.
     Attention attend(const Item* items, int n, int s) {
         Attention seen = attend_with(items, n, s, training_factor(n));
-        if (remedy == Remedy::adaptive_temperature)
+        if (attention_kind == AttentionKind::adaptive_temperature)
             if (const float beta = inverse_temperature(seen.entropy); beta != 1) seen = attend_with(items, n, s, beta);
         return seen;
     }

@@ -48,7 +48,7 @@ class RetrieverItems : public RetrieverWeights {
     bool steep;
     int steepest[kLanes];  // the features
 
-    // Nodes: those of curves, then the steep ones. Those of a piece, or sixteen items, are neighbours, and a window of
+    // Nodes: those of curves, then the steep ones. Those of a piece, or sixteen items, are neighbors, and a window of
     // sixteen begins with them: `stride` of its nodes are its own, and of what follows an item has no share. Of a node
     // a, the slope of its gelu, h, h with the norm's gain and its value, gradients; h . k; of a window and the steep
     // nodes the products h . h, for the norm; gradients by the last two.
@@ -227,8 +227,8 @@ class RetrieverItems : public RetrieverWeights {
         }
     }
 
-    // e_i before the remedy's factor, and 1 / rms of h_i, from |h_i|^2 = share . gram share; below zero is rounding
-    // error.
+    // e_i before the attention_kind's factor, and 1 / rms of h_i, from |h_i|^2 = share . gram share; below zero is
+    // rounding error.
     void scores(int n, float* out) {
         for (int i = 0; i < n; i++) {
             const float along = along_nodes(i, along_key[0]);
@@ -259,9 +259,9 @@ class RetrieverItems : public RetrieverWeights {
 
     // What multiplies the logits of so many items, and its derivative by s.
     float training_factor(int length) const {
-        return remedy == Remedy::ssmax   ? theta[ssmax_at] * by_ssmax(length)
-               : remedy == Remedy::log_n ? by_ssmax(length)
-                                         : 1.0f;
+        return attention_kind == AttentionKind::ssmax   ? theta[ssmax_at] * by_ssmax(length)
+               : attention_kind == AttentionKind::log_n ? by_ssmax(length)
+                                                        : 1.0f;
     }
     static float by_ssmax(int length) { return std::log(float(length)); }
 

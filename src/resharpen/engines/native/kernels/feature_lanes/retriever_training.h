@@ -59,7 +59,7 @@ class RetrieverTraining : public RetrieverHead {
             if (norm_in) d_weight[i] = weight[i] * d_weight[i] + d_e * e[i];
             e[i] = d_e;
         }
-        if (remedy == Remedy::ssmax) d_ssmax += by_ssmax(length) * along_logits;
+        if (attention_kind == AttentionKind::ssmax) d_ssmax += by_ssmax(length) * along_logits;
     }
 
     // To h . k of the nodes and, c_i / 2 being the derivative by |h_i|^2, c_i = -r_i^2 / H (w_i dw_i + de_i e_i), to

@@ -40,16 +40,16 @@ class RetrieverWeights {
 
     // Of a placement it has the norms of its one block.
     explicit RetrieverWeights(Variant variant)
-        : norm_in(variant.placement.block_in), norm_out(variant.placement.block_out), remedy(variant.attention),
+        : norm_in(variant.placement.block_in), norm_out(variant.placement.block_out), attention_kind(variant.attention),
           gain_in(kGains), gain_out(gain_in + (norm_in ? H : 0)), ssmax_at(gain_out + (norm_out ? H : 0)) {
-        size = ssmax_at + (remedy == Remedy::ssmax ? 16 : 0);
+        size = ssmax_at + (attention_kind == AttentionKind::ssmax ? 16 : 0);
     }
 
     int size;  // number of parameters, the padding of b_4 and s included
 
   protected:
     bool norm_in, norm_out;
-    Remedy remedy;
+    AttentionKind attention_kind;
     int gain_in, gain_out, ssmax_at;
     const float* theta;
     float epsilon;

@@ -1,4 +1,4 @@
-// What is done to one row of activations: a vector is sixteen neighbouring features of one position of one model.
+// What is done to one row of activations: a vector is sixteen neighboring features of one position of one model.
 #pragma once
 
 #include "../vector.h"
@@ -9,7 +9,7 @@ namespace resharpen {
 // Sixteen lanes to one by an operation on two: lanes i and i + 8 first, then i and i + 4, and so on.
 template <class F>
 RESHARPEN_INLINE float halved(f32x16 x, F f) {
-    const __m256 a = (__m256)x.part[0], b = (__m256)x.part[1];
+    const __m256 a = (__m256)x.reg[0], b = (__m256)x.reg[1];
     const __m128 low = f(_mm256_castps256_ps128(a), _mm256_castps256_ps128(b));
     const __m128 four = f(low, f(_mm256_extractf128_ps(a, 1), _mm256_extractf128_ps(b, 1)));
     const __m128 two = f(four, _mm_movehl_ps(four, four));
@@ -19,7 +19,7 @@ RESHARPEN_INLINE float halved(f32x16 x, F f) {
 
 RESHARPEN_INLINE float horizontal_sum(f32x16 x) {
 #if defined(__AVX512F__)
-    return _mm512_reduce_add_ps((__m512)x.part[0]);
+    return _mm512_reduce_add_ps((__m512)x.reg[0]);
 #elif defined(__AVX__)
     return halved(x, [](__m128 a, __m128 b) { return _mm_add_ps(a, b); });
 #else
@@ -33,7 +33,7 @@ RESHARPEN_INLINE float horizontal_sum(f32x16 x) {
 
 RESHARPEN_INLINE float horizontal_max(f32x16 x) {
 #if defined(__AVX512F__)
-    return _mm512_reduce_max_ps((__m512)x.part[0]);
+    return _mm512_reduce_max_ps((__m512)x.reg[0]);
 #elif defined(__AVX__)
     return halved(x, [](__m128 a, __m128 b) { return _mm_max_ps(a, b); });
 #else
@@ -50,10 +50,10 @@ RESHARPEN_INLINE Mask first_lanes(int n) {
     alignas(64) static constexpr int32_t kLane[kLanes] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     Mask y;
     RESHARPEN_UNROLL
-    for (int i = 0; i < kParts; i++) {
-        IntPart lane;
-        std::memcpy(&lane, kLane + i * kLanes / kParts, kPartBytes);
-        y.part[i] = lane < n;
+    for (int i = 0; i < kPerVector; i++) {
+        IntRegister lane;
+        std::memcpy(&lane, kLane + i * kLanes / kPerVector, kRegisterBytes);
+        y.reg[i] = lane < n;
     }
     return y;
 }
@@ -63,7 +63,7 @@ RESHARPEN_INLINE f32x16 first_lanes(int n, f32x16 x, float other) {
 #if defined(__AVX512F__)
     f32x16 y;
     const __mmask16 mask = __mmask16((1u << n) - 1);
-    y.part[0] = (FloatPart)_mm512_mask_mov_ps(_mm512_set1_ps(other), mask, (__m512)x.part[0]);
+    y.reg[0] = (FloatRegister)_mm512_mask_mov_ps(_mm512_set1_ps(other), mask, (__m512)x.reg[0]);
     return y;
 #else
     return select(first_lanes(n), x, broadcast(other));
@@ -74,7 +74,7 @@ RESHARPEN_INLINE f32x16 first_lanes(int n, f32x16 x, float other) {
 RESHARPEN_INLINE f32x16 lanes_from(int n, f32x16 x, float other) {
 #if defined(__AVX512F__)
     f32x16 y;
-    y.part[0] = (FloatPart)_mm512_mask_mov_ps((__m512)x.part[0], __mmask16((1u << n) - 1), _mm512_set1_ps(other));
+    y.reg[0] = (FloatRegister)_mm512_mask_mov_ps((__m512)x.reg[0], __mmask16((1u << n) - 1), _mm512_set1_ps(other));
     return y;
 #else
     return select(first_lanes(n), broadcast(other), x);
@@ -84,7 +84,7 @@ RESHARPEN_INLINE f32x16 lanes_from(int n, f32x16 x, float other) {
 // The first n elements of a vector.
 RESHARPEN_INLINE void store_first(float* to, int n, f32x16 x) {
 #if defined(__AVX512F__)
-    _mm512_mask_storeu_ps(to, __mmask16((1u << n) - 1), (__m512)x.part[0]);
+    _mm512_mask_storeu_ps(to, __mmask16((1u << n) - 1), (__m512)x.reg[0]);
 #else
     float lanes[kLanes];
     store(lanes, x);
@@ -101,8 +101,8 @@ constexpr float kLog2ERest = 1.92596299e-8f;  // log2(e) minus its float
 RESHARPEN_INLINE f32x16 exp_nonpositive(f32x16 a) {
     const f32x16 x = max(broadcast(-87.0f), a);
     const f32x16 product = kLog2E * x;
-    const f32x16 high = map([](FloatPart y) { return (FloatPart)((IntPart)y & ~0xfff); }, x);
-    // Exact products of short parts: high has 12 bits, and so have the two halves of log2(e).
+    const f32x16 high = map([](FloatRegister y) { return (FloatRegister)((IntRegister)y & ~0xfff); }, x);
+    // Exact products of short numbers: high has 12 bits, and so have the two halves of log2(e).
     const f32x16 rest =
         ((1.44238281f * high - product) + 0.000312209129f * high) + kLog2E * (x - high) + kLog2ERest * x;
     const f32x16 y = exp2_nonpositive(product);
@@ -190,7 +190,7 @@ struct RowNorm {
 
     // x <- x r gain + bias; returns r.
     RESHARPEN_INLINE float forward(f32x16* x, const float* gain) const {
-        if (layer) centre(x);
+        if (layer) center(x);
         const float r = 1.0f / std::sqrt(horizontal_sum(dot<N>(x, x)) * (1.0f / kFeatures) + epsilon);
         RESHARPEN_UNROLL
         for (int i = 0; i < N; i++) x[i] = r * x[i] * load(gain + i * kLanes);
@@ -199,15 +199,15 @@ struct RowNorm {
         return r;
     }
 
-    // d, the derivative by the row's normalised value, becomes the derivative by the row; d_gain is added to.
+    // d, the derivative by the row's normalized value, becomes the derivative by the row; d_gain is added to.
     //     dgain_i += x_i r d_i          d_i <- r gain_i d_i - r^3 x_i / D * sum_k x_k gain_k d_k
-    // and for LayerNorm, whose x is centred, dbias_i += d_i, and at last d <- d less its mean.
+    // and for LayerNorm, whose x is centered, dbias_i += d_i, and at last d <- d less its mean.
     RESHARPEN_INLINE void backward(const float* row, const float* gain, float r, f32x16* d, f32x16* d_gain) const {
         f32x16 x[N], along = broadcast(0);
         RESHARPEN_UNROLL
         for (int i = 0; i < N; i++) x[i] = load(row + i * kLanes);
         if (layer) {
-            centre(x);
+            center(x);
             for (int i = 0; i < N; i++) d_gain[N + i] += d[i];
         }
         RESHARPEN_UNROLL
@@ -219,10 +219,10 @@ struct RowNorm {
         const float scale = -r * r * (r * horizontal_sum(along)) * (1.0f / kFeatures);
         RESHARPEN_UNROLL
         for (int i = 0; i < N; i++) d[i] = r * d[i] + scale * x[i];
-        if (layer) centre(d);
+        if (layer) center(d);
     }
 
-    static void centre(f32x16* x) {
+    static void center(f32x16* x) {
         f32x16 sum = x[0];
         for (int i = 1; i < N; i++) sum += x[i];
         const f32x16 mean = broadcast(horizontal_sum(sum) * (1.0f / kFeatures));

@@ -1,6 +1,6 @@
 // The transformer: one model at a time, sequences at their true lengths.
 //
-// A vector is sixteen neighbouring features; widths are padded to whole vectors with zeros, which stay zero through
+// A vector is sixteen neighboring features; widths are padded to whole vectors with zeros, which stay zero through
 // forward, backward and AdamW. Sequences are worked on a few at a time, forward and backward, so that what lies between
 // stays in the second-level cache; within that, rows in chunks. A prefix that several sequences begin with is computed
 // once, and its backward, too. All products are `gemm`, with weights (and transposed weights, for the backward) packed
@@ -33,7 +33,7 @@ class Transformer : public TransformerBackward {
             backward();
         }
         tokens_backward();
-        if (remedy == Remedy::ssmax)
+        if (attention_kind == AttentionKind::ssmax)
             for (int l = 0; l < LAYERS; l++)
                 for (int head = 0; head < HEADS; head++)
                     gradient[blocks[2 * l].ssmax_at + head] = float(blocks[2 * l].d_ssmax[head]);

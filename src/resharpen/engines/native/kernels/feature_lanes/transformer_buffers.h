@@ -44,15 +44,15 @@ class TransformerBuffers {
     static constexpr int kLayer = kW2 + FP * DP - kQKV, kU = kQKV + LAYERS * kLayer, kGains = kU + DP * VP;
 
     TransformerBuffers(Variant variant, Rotation rotation, int longest, bool for_training)
-        : placement(variant.placement), remedy(variant.attention), encoding(variant.positions), rotation(rotation),
-          rows(std::max(longest, for_training ? kFamily : 0) + kLanes),
+        : placement(variant.placement), attention_kind(variant.attention), position_kind(variant.positions),
+          rotation(rotation), rows(std::max(longest, for_training ? kFamily : 0) + kLanes),
           attention(longest, 1.0f / std::sqrt(float(kHead))) {
         norm.layer = heads_norm.layer = head_norm.layer = variant.norm == NormFunction::layer;
         place_norms();
         for (Block& b : blocks) allocate(b);
         if (for_training)
             for (auto* x : {&gathered, &d_gathered}) x->resize((longest + kLanes) * QS / kLanes);
-        if (remedy != Remedy::softmax)
+        if (attention_kind != AttentionKind::softmax)
             for (int n = 1; n <= longest + kLanes; n++) log_n.push_back(float(std::log(double(n))));
         for (auto* x : {&last, &final, &d_x, &d_y, &d_h, &d_o}) x->resize(rows * (DP > AP ? DP : AP) / kLanes);
         logits.resize(rows * VP / kLanes), d_wide.resize(rows * (QS > FS ? QS : FS) / kLanes);
@@ -110,8 +110,8 @@ class TransformerBuffers {
     };
 
     Placement placement;
-    Remedy remedy;
-    Encoding encoding;
+    AttentionKind attention_kind;
+    PositionKind position_kind;
     Rotation rotation;
     std::vector<float> log_n;  // of 1, 2, ..
     RowNorm<DN, DP, D> norm;
@@ -151,7 +151,8 @@ class TransformerBuffers {
             b.g_queries = place(placement.queries_keys, head_norm.parameters());
             b.g_keys = place(placement.queries_keys, head_norm.parameters());
         }
-        for (int l = 0; l < LAYERS; l++) blocks[2 * l].ssmax_at = place(remedy == Remedy::ssmax, padded(HEADS));
+        for (int l = 0; l < LAYERS; l++)
+            blocks[2 * l].ssmax_at = place(attention_kind == AttentionKind::ssmax, padded(HEADS));
         size = next;
     }
 

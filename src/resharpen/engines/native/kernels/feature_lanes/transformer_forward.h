@@ -138,7 +138,7 @@ class TransformerForward : public TransformerBuffers {
 
     // The pair (x_i, x_{i + half}) of every head of q and k turned by its position, forwards or (sign = -1) back.
     void rotate(std::vector<f32x16>& wide, int begin, int n, float sign) {
-        if (encoding != Encoding::rope) return;
+        if (position_kind != PositionKind::rope) return;
         constexpr int kSome = std::max(1, std::min(kHalf & -kHalf, kLanes));  // half a head is some of these vectors
         typedef float Some __attribute__((vector_size(4 * kSome)));
         auto some = [](const float* x) {
@@ -164,9 +164,9 @@ class TransformerForward : public TransformerBuffers {
 
     HeadLogits logits_of(const Block& b, int head) const {
         HeadLogits found;
-        if (encoding == Encoding::alibi) found.slope = float(std::exp2(-8.0 * (head + 1) / HEADS));
-        if (remedy != Remedy::softmax) found.log_n = log_n.data();
-        if (remedy == Remedy::ssmax) found.s = theta[b.ssmax_at + head];
+        if (position_kind == PositionKind::alibi) found.slope = float(std::exp2(-8.0 * (head + 1) / HEADS));
+        if (attention_kind != AttentionKind::softmax) found.log_n = log_n.data();
+        if (attention_kind == AttentionKind::ssmax) found.s = theta[b.ssmax_at + head];
         return found;
     }
 

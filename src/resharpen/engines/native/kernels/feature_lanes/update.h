@@ -1,4 +1,4 @@
-// One step of the optimiser for one model, a vector being sixteen of its weights.
+// One step of the optimizer for one model, a vector being sixteen of its weights.
 #pragma once
 
 #include "../adamw.h"
@@ -9,7 +9,7 @@ namespace resharpen {
 // Clip a gradient of the given norm and advance `size` vectors; those from `decay_begin` to `decay_end` have weight
 // decay. As for sixteen models: a norm that is not finite marks the model and leaves it as it is; new weights that are
 // not finite mark it and stay.
-inline void update(Parts s, const f32x16* gradient, float norm, int size, int decay_begin, int decay_end,
+inline void update(StateArrays s, const f32x16* gradient, float norm, int size, int decay_begin, int decay_end,
                    const Hyperparameters<float>& h, const StepRow<float>& row, int64_t step, int64_t& diverged_at) {
     if (!std::isfinite(norm)) {
         diverged_at = step;

@@ -23,7 +23,7 @@ ConstMatrix rows(const f32x16* data) {
 inline ConstMatrix rows(const f32x16* data, int columns) { return {data, columns, 1}; }
 
 // A tile of C stays in registers while the inner index runs: 16 accumulators for 8 loads with 32 registers.
-constexpr int kTile = kParts == 1 ? 4 : 2;
+constexpr int kTile = kPerVector == 1 ? 4 : 2;
 
 template <int ROWS, int COLUMNS>
 RESHARPEN_INLINE void multiply_tile(int inner, ConstMatrix A, ConstMatrix B, Matrix C, bool add) {

@@ -45,7 +45,7 @@
 // that is too small; in lanes where it is below 2^-kFar the set's own maximum is taken. And where a row of attention
 // logits is wide, a weight can come close to one, and then the gradient of the logits is a difference of near equals,
 // which only d e_tj of each state apart can tell: there the sum first is for the values alone.
-// Lanes are blended, so a model never depends on its neighbours.
+// Lanes are blended, so a model never depends on its neighbors.
 //
 // Log n. With log-n or ssmax attention logits are multiplied by s log n, n the size of the set, so weights are those of
 // a token and a size: states come sorted by both. Few share a table of weights then, so subsets do not pay.
@@ -65,7 +65,7 @@ class Minimal : public MinimalStates {
     // Whether minibatches of this length hold enough large sets for `subsets` to pay, which they do only if all share
     // one table of weights; measured.
     static bool subsets_pay(int length, Variant variant) {
-        return V <= 9 && length >= 5 && variant.attention == Remedy::softmax;
+        return V <= 9 && length >= 5 && variant.attention == AttentionKind::softmax;
     }
 
     // The gradient of the summed negative log likelihood of a minibatch, and that sum itself, over log 2; adds to

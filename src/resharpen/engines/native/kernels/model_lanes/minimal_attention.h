@@ -14,8 +14,8 @@ class MinimalAttention : public MinimalForms {
     static constexpr int kChunk = 10;                                         // columns of a sum in registers
     static constexpr int kAtOnce = 64;  // states attended to together, one bit of a word each
     // States worked on together, so that their chains of dependent operations overlap; where a vector is several
-    // registers its parts do that.
-    static constexpr int kBlock = kParts == 1 ? 4 : 1;
+    // registers they do that.
+    static constexpr int kBlock = kPerVector == 1 ? 4 : 1;
 
     MinimalAttention(Variant variant, bool subsets, bool forms, const Hyperparameters<f32x16>& h)
         : MinimalForms(variant, forms, h), subsets(subsets) {
@@ -42,7 +42,7 @@ class MinimalAttention : public MinimalForms {
     f32x16 d_row[V][kStride], d_low_row[kSubsets][kStride], d_rest_row[kStride];
 
     // Whether weights depend on the size of a set.
-    bool by_size() const { return remedy != Remedy::softmax; }
+    bool by_size() const { return attention_kind != AttentionKind::softmax; }
 
     // With subsets the sums of a few states stay in the first-level cache; without, the more states the fewer rows.
     int at_once() const { return subsets ? kBlock : kAtOnce; }
@@ -122,7 +122,7 @@ class MinimalAttention : public MinimalForms {
             d_attention[t][j] += by_size() ? factor * d : d;
             along += d * (attention[t][j] - its_logit);  // the d sum to zero: without the largest, least is rounded off
         }
-        if (remedy == Remedy::ssmax) d_ssmax += log_n * (kLn2 / scale) * along;
+        if (attention_kind == AttentionKind::ssmax) d_ssmax += log_n * (kLn2 / scale) * along;
     }
 
     // The rows of every subset of the low group; the token itself, which every state has, is in all of them.

@@ -17,7 +17,7 @@ class MinimalTokens {
     static constexpr int kGains = kU + D * V, kMostParameters = kGains + 5 * D + 1;
 
     MinimalTokens(Variant variant, const Hyperparameters<f32x16>& h)
-        : placement(variant.placement), remedy(variant.attention), epsilon(h.rms_epsilon) {
+        : placement(variant.placement), attention_kind(variant.attention), epsilon(h.rms_epsilon) {
         int next = kGains;
         auto place = [&](bool present, int& where) { where = present ? next : -1, next += present ? D : 0; };
         place(placement.embedding_out, gain_at.embedding_out);
@@ -26,7 +26,7 @@ class MinimalTokens {
         place(placement.residual, gain_at.residual);
         place(placement.unembedding_in, gain_at.unembedding_in);
         ssmax_at = next;
-        size = next + (remedy == Remedy::ssmax);
+        size = next + (attention_kind == AttentionKind::ssmax);
         for (f32x16& x : ones) x = broadcast(1);
     }
 
@@ -37,7 +37,7 @@ class MinimalTokens {
     static constexpr int kStride = kColumns | 1;  // odd, so that rows do not compete for the same lines of the cache
 
     Placement placement;
-    Remedy remedy;
+    AttentionKind attention_kind;
     f32x16 epsilon;
     int ssmax_at;
     struct {
@@ -61,7 +61,7 @@ class MinimalTokens {
     void tokens_forward(const f32x16* theta) {
         gain_out = gain(theta, gain_at.block_out);
         gain_1 = gain(theta, gain_at.residual);
-        ssmax = remedy == Remedy::ssmax ? theta[ssmax_at] : broadcast(1);
+        ssmax = attention_kind == AttentionKind::ssmax ? theta[ssmax_at] : broadcast(1);
         const f32x16* gain_2 = gain(theta, gain_at.unembedding_in);
         for (int t = 0; t < V; t++) {
             copy_row(theta + t * D, x[t]);
@@ -123,7 +123,7 @@ class MinimalTokens {
         linear_backward<DV>(theta, gradient, kWV, d_v[0]);
         for (int t = 0; t < V; t++) embedding_backward(t, theta, gradient);
         if (placement.block_out) add_rows(d_gain_out, gradient + gain_at.block_out);
-        if (remedy == Remedy::ssmax) gradient[ssmax_at] = d_ssmax;
+        if (attention_kind == AttentionKind::ssmax) gradient[ssmax_at] = d_ssmax;
     }
 
     // u_gained = diag(g_1 g_2) U

@@ -1,4 +1,4 @@
-// One step of the optimiser for sixteen models at once, each lane with its own hyperparameters.
+// One step of the optimizer for sixteen models at once, each lane with its own hyperparameters.
 #pragma once
 
 #include "../adamw.h"
@@ -8,7 +8,7 @@ namespace resharpen {
 // Scale the gradient to the mean loss, clip it by the norm of each lane, and advance. Parameters from `decay_begin` to
 // `decay_end` have weight decay, those before (embeddings) and after (gains) have none. A lane whose gradient norm is
 // not finite is marked and left as it is; one whose new weights are not finite is marked and stays so.
-inline void update(Parts s, f32x16* gradient, float scale, int size, int decay_begin, int decay_end,
+inline void update(StateArrays s, f32x16* gradient, float scale, int size, int decay_begin, int decay_end,
                    const Hyperparameters<f32x16>& h, const StepRow<f32x16>& row, int64_t step, int64_t* diverged_at) {
     f32x16 squares = broadcast(0);
     for (int begin = 0; begin < size; begin += 32) {  // a sum of sums rounds less than one long sum
