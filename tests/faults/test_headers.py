@@ -76,9 +76,9 @@ def test_shards_of_another_spec_are_not_deleted(finished, capsys, change):
     before = contents(finished.directory)
     said = refused(capsys, "run", str(finished.directory), "--workers", "1")
     assert "4 finished shards do not belong to" in said
-    assert "nothing was deleted" in said
+    assert "Nothing was deleted" in said
     assert "--discard" in said
-    assert "nothing was deleted" in refused(capsys, "status", str(finished.directory))
+    assert "Nothing was deleted" in refused(capsys, "status", str(finished.directory))
     assert contents(finished.directory) == before
 
 

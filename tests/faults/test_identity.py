@@ -172,7 +172,7 @@ def test_swapped_and_foreign_shards_are_not_taken(finished, whole, spec, tmp_pat
     (tmp_path / "a").rename(b)
     with pytest.raises(Foreign, match="is not this shard's"):
         finished.table("lengths")
-    with pytest.raises(UserError, match=r"2 finished shards do not belong to .*nothing was deleted"):
+    with pytest.raises(UserError, match=r"2 finished shards do not belong to .*Nothing was deleted"):
         run(spec, finished.directory, workers=1)
     plans = []
     again = run(spec, finished.directory, workers=1, on_plan=plans.append, discard=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -179,8 +180,8 @@ class ShardFiles:
             if manifest.get(name) != value:
                 what = f"is not this shard's ({name} is {manifest.get(name)!r}, not {value!r})"
                 raise Foreign(
-                    f"{self.directory / MANIFEST} {what}: put back the run.json, or the shard, that belongs here, "
-                    "or train it again with `resharpen run --discard`; nothing was deleted"
+                    f"{self.directory / MANIFEST} {what}: put back the run.json, or the shard, that belongs here, or "
+                    f"train it again with: resharpen run {shlex.quote(str(self.run))} --discard. Nothing was deleted"
                 )
         return manifest
 
