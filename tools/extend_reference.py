@@ -1,7 +1,9 @@
-"""Train what a reference has not of a figure, and keep it: python tools/extend_reference.py fig2 overnight
+"""Train what a reference does not have yet of a figure, and keep it: python tools/extend_reference.py fig2 overnight
 
-Stopped with Ctrl-C it keeps what is finished, and goes on when called again; in another clone, or on another machine,
-from the last whole shards that the reference has there.
+Ctrl-C keeps what is finished; the same command continues, in another clone or on another machine from the last whole
+shards that the reference has there. Settings named behind it are trained again and replaced:
+
+    python tools/extend_reference.py fig1 overnight sct-v9-s1
 """
 
 import sys
@@ -15,21 +17,24 @@ from resharpen.signals import orderly
 from resharpen.views.progress import PlainProgress
 
 
-def main(figure: str, scale: str) -> None:
+def main(figure: str, scale: str, *again: str) -> None:
     experiment = rs.figure(figure, scale)
     directory = Path("reference") / experiment.name
     kept = set(Reference(directory).built) if (directory / REFERENCE).exists() else set()
+    settings = {shard.name: shard.setting.name for shard in experiment.shards()}
+    # with settings to train again, nothing else is trained
+    without = {name for name in settings if settings[name] not in again} if again else kept
     with PlainProgress(Console(markup=False)) as progress, orderly() as asked:
         run = rs.run(
             experiment,
             Path("runs") / experiment.name,
-            without=kept,
+            without=without,
             on_plan=progress.plan,
             on_progress=progress.update,
             should_stop=asked.is_stopping,
         )
     if run.done():
-        kept |= set(write_reference(run, rs.scores(run), directory).built)
+        kept = set(write_reference(run, rs.scores(run), directory, again).built)
     print(f"{directory}: {len(kept)} of {len(run.shards())} shards")
 
 

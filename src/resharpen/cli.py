@@ -16,7 +16,8 @@ from tyro.conf import subcommand
 from resharpen.commands.asking import Doctor, ListFigures, ListParts, Theory
 from resharpen.commands.looking import Claims, Compare, DrawFigure, Inspect, Report, Results, Status, Verify
 from resharpen.commands.training import Reproduce, RunFigure, Submit
-from resharpen.errors import Failed, UserError
+from resharpen.errors import CONTROL, Failed, UserError
+from resharpen.paths import fixed_here
 from resharpen.signals import end_at_once
 
 Command = (
@@ -70,7 +71,7 @@ def _command(args: list[str] | None) -> None:
 
     # Names and paths may hold what looks like markup: what is styled here says so with `style` or `Text`.
     console = Console(width=None if sys.stdout.isatty() else 120, markup=False, emoji=False)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), fixed_here():
         warnings.showwarning = lambda message, *_, **__: print(f"resharpen: {message}", file=sys.stderr)
         command(console)
 
@@ -99,7 +100,7 @@ def _as_it_came(error: UnicodeError) -> tuple[str | bytes, int]:
 def _end(code: int, message: str = "") -> NoReturn:
     with contextlib.suppress(OSError, ValueError):
         if message:
-            print(f"resharpen: {message}", file=sys.stderr)
+            print(f"resharpen: {CONTROL.sub(lambda x: repr(x[0])[1:-1], message)}", file=sys.stderr)
         if message == "" or code == 1:  # whatever is still to be written has nowhere to go
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

@@ -6,7 +6,8 @@ says which content is meant, wherever the file lies:
     dyt.py:dyt@3f2a9c0b1d4e
 
 So a spec, a table or an id that names the user's code can never mean another version of it. `find` executes the file,
-once, and gives what it defines under that name.
+once, and gives what it defines under that name. A name that comes out of a run or a reference, which others may have
+written, never leads to a file: `stored` lets references pass and nothing else.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from resharpen.errors import UserError, unknown
+from resharpen.paths import here
 
 T = TypeVar("T")
 
@@ -66,7 +68,7 @@ def is_there(name: str, base: Path | None = None) -> bool:
 
 
 def _path(name: str, base: Path | None) -> Path:
-    return (base or Path()) / Path(name.rpartition(":")[0]).expanduser()
+    return (base or here()) / Path(name.rpartition(":")[0]).expanduser()
 
 
 def refer(name: str, base: Path | None = None) -> str:
@@ -81,21 +83,38 @@ def refer(name: str, base: Path | None = None) -> str:
     return reference
 
 
+def stored(name: str) -> str:
+    """A name in the spec of a run or a reference: a built-in one, or a reference; UserError for a path."""
+    if is_own(name) and not _REFERENCE.fullmatch(name):
+        raise UserError(f"'{name}' is a path: a stored spec names code by its hash, as FILE.py:NAME@HASH")
+    return name
+
+
 def admit(path: Path) -> Source:
     """Let the code of a file in, as it is now."""
-    try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
+    digest = sha256_of(path)
     _admitted[digest[:DIGITS]] = path.resolve()
     return Source(path.resolve(), digest)
+
+
+def is_admitted(sha256: str) -> bool:
+    """Whether this very content was let in, and is still there."""
+    path = _admitted.get(sha256[:DIGITS])
+    return path is not None and path.is_file() and sha256_of(path) == sha256
+
+
+def sha256_of(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
 
 
 def source(reference: str) -> Source:
     """Where the code of a reference lies."""
     digest = reference.rsplit("@", 1)[-1]
     if digest not in _admitted:
-        raise UserError(f"the code of '{reference}' is not at hand")
+        raise UserError(f"the code of '{reference}' is not at hand: a run says where it is, a reference keeps no code")
     found = admit(_admitted[digest])
     if not found.sha256.startswith(digest):
         raise UserError(f"{found.path} has changed since '{reference}' was read")

@@ -1,16 +1,18 @@
 """A run against a reference: what agrees passes, what was doctored is named."""
 
+import hashlib
+import io
 import re
 from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
+from runs import forge
 
 import resharpen as rs
 from resharpen.analysis.verify import verify
 from resharpen.cli import main
-from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.reference import find_reference, write_reference
 from resharpen.experiments.specs.variant import Variant
 
@@ -27,10 +29,13 @@ def differing(checks):
 
 def doctored(reference, table, **columns):
     """The reference with a table changed, and its hash made to fit."""
-    path = reference.directory / f"{table}.parquet"
-    pl.read_parquet(path).with_columns(**columns).write_parquet(path)
-    reference.header["sha256"][path.name] = files.sha256(path.read_bytes())
-    files.write_json(reference.directory / "reference.json", reference.header)
+    (path,) = reference.directory.glob(f"{table}-*.parquet")
+    data = io.BytesIO()
+    pl.read_parquet(path).with_columns(**columns).write_parquet(data)
+    path.unlink()
+    digest = reference.header["sha256"][f"{table}.parquet"] = hashlib.sha256(data.getvalue()).hexdigest()
+    path.with_name(f"{table}-{digest[:8]}.parquet").write_bytes(data.getvalue())
+    forge(reference.directory / "reference.json", lambda header: header.update(reference.header))
 
 
 def test_a_smaller_run_of_the_same_spec_agrees(tiny, reference, tmp_path, capsys):
@@ -124,7 +129,7 @@ def test_another_spec_is_refused(tiny, reference, tmp_path, capsys, change, said
 
 
 def test_a_damaged_or_missing_reference_is_one_line(tiny, reference):
-    with (reference.directory / "models.parquet").open("ab") as file:
+    with next(reference.directory.glob("models-*.parquet")).open("ab") as file:
         file.write(b"x")
     with pytest.raises(rs.UserError, match="damaged"):
         reference.table("models")
@@ -142,7 +147,6 @@ def test_a_run_of_a_kernel_with_a_known_fault_says_so(tmp_path, capsys):
     (made,) = reference.header["made"]
     assert not any(check.faulty for check in verify(run, reference))
     made["built"] = {name: built.replace("minimal.2-", "minimal-") for name, built in made["built"].items()}
-    files.write_json(reference.directory / "reference.json", reference.header)
     doctored(
         reference,
         "models",

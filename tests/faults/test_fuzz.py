@@ -2,13 +2,13 @@
 
 import contextlib
 import io
-import json
 import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from runs import forge
 
 from resharpen.cli import main
 from resharpen.errors import UserError
@@ -177,11 +177,13 @@ headers = st.tuples(st.sampled_from(PLACES), anything)
 def check_header(directory: Path, change):
     path, (where, value) = directory / "run.json", change
     good = path.read_text()
-    header = place = json.loads(good)
-    for key in where[:-1]:
-        place = place[key]
-    place[where[-1]] = value
-    path.write_text(json.dumps(header))
+
+    def put(place):
+        for key in where[:-1]:
+            place = place[key]
+        place[where[-1]] = value
+
+    forge(path, put)
     try:
         for args in (["status", str(directory)], ["results", str(directory)]):
             assert quietly(args) in (0, 2)

@@ -13,11 +13,12 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
+from runs import forge
 
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping import files
-from resharpen.experiments.keeping.shard import RESULTS, TABLES, Damaged, _read_manifest
+from resharpen.experiments.keeping.shard import RESULTS, TABLES, Damaged, Foreign, _read_manifest
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.runner import plan_of, run
 from resharpen.experiments.running.training import Trainer
@@ -169,10 +170,12 @@ def test_swapped_and_foreign_shards_are_not_taken(finished, whole, spec, tmp_pat
     a.rename(tmp_path / "a")
     b.rename(a)
     (tmp_path / "a").rename(b)
-    with pytest.raises(Damaged, match="is not this shard's"):
+    with pytest.raises(Foreign, match="is not this shard's"):
         finished.table("lengths")
+    with pytest.raises(UserError, match=r"2 finished shards do not belong to .*Nothing was deleted"):
+        run(spec, finished.directory, workers=1)
     plans = []
-    again = run(spec, finished.directory, workers=1, on_plan=plans.append)
+    again = run(spec, finished.directory, workers=1, on_plan=plans.append, discard=True)
     assert [shard.name for shard in plans[0].todo] == [shard.name for shard in finished.shards()[:2]]
     assert_same_tables(again, whole)
 
@@ -241,20 +244,19 @@ def test_a_flipped_bit_is_found_by_who_reads_and_by_who_runs(finished, whole, sp
         ({"spec": []}, "spec"),
         ({"spec": {}}, "'task' is missing"),
         ({"drawn": None}, "drawn"),
-        ({"format": 2}, "format 2, this version reads format 3"),
+        ({"format": 2}, "format 2, this version reads format 4"),
         ({"format": []}, "format"),
         ({"command": None}, "command"),
     ],
 )
 def test_a_damaged_header_is_one_line(finished, change, message):
-    path = finished.directory / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    forge(finished.directory / "run.json", lambda header: header.update(change))
     with pytest.raises(UserError, match=message) as said:
         Run(finished.directory).shards()
     assert "run.json" in str(said.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "7", "{", '{"format": 3}', "[" * 100_000, '{"format": ' + "9" * 5000 + "}"])
+@pytest.mark.parametrize("text", ["", "[]", "7", "{", '{"format": 4}', "[" * 100_000, '{"format": ' + "9" * 5000 + "}"])
 def test_a_header_that_is_none_is_one_line(finished, text):
     (finished.directory / "run.json").write_text(text)
     with pytest.raises(UserError, match=r"run\.json"):
@@ -263,11 +265,8 @@ def test_a_header_that_is_none_is_one_line(finished, text):
 
 def test_a_changed_search_in_the_header_is_nobody_s(finished, spec):
     """What was drawn is part of what a shard is."""
-    path = finished.directory / "run.json"
-    header = json.loads(path.read_text())
-    header["drawn"]["pre"]["weight_decay"] = 0.5
-    path.write_text(json.dumps(header))
-    with pytest.raises(Damaged, match="identity"):
+    forge(finished.directory / "run.json", lambda header: header["drawn"]["pre"].update(weight_decay=0.5))
+    with pytest.raises(Foreign, match="identity"):
         Run(finished.directory).table("models")
     with pytest.raises(UserError, match=r"drawn\.pre\.weight_decay"):
         run(spec, finished.directory, workers=1)
@@ -296,9 +295,8 @@ def test_a_bad_moment_of_the_system_costs_nothing(name, finished, under_way, spe
 
 
 def test_growing_keeps_where_a_run_began(finished, spec):
+    forge(finished.directory / "run.json", lambda header: header["provenance"].update(started="long ago"))
     began = json.loads((finished.directory / "run.json").read_text())
-    began |= {"provenance": {**began["provenance"], "started": "long ago"}}
-    (finished.directory / "run.json").write_text(json.dumps(began))
     run(replace(spec, models=spec.models + 1), finished.directory, workers=1)
     now = json.loads((finished.directory / "run.json").read_text())
     assert (now["provenance"], now["rounding"], now["code"]) == (began["provenance"], began["rounding"], began["code"])

@@ -26,8 +26,8 @@ from resharpen.experiments.specs.toml import from_data
 spec = from_data(json.loads(sys.argv[1]))
 def books(directory, shards):
     out, larger = Path(directory), replace(spec, models=16 * shards // 4)
-    with locked(out):
-        open_run(out, larger)
+    with locked(Run(out)):
+        open_run(Run(out), larger)
     started = time.process_time()
     plan = plan_of(Run(out))
     by_name = {shard.name: shard for shard in plan.todo}
@@ -54,8 +54,9 @@ def test_the_books_of_a_hundred_thousand_shards(spec, tmp_path):
 def pretend(spec, directory, shards: int) -> Run:
     """A finished run whose results are made up."""
     spec = with_engine(replace(spec, models=16 * shards // 4))
-    with locked(directory):
-        store = open_run(directory, spec)
+    store = Run(directory)
+    with locked(store):
+        open_run(store, spec)
     checkpoints = spec.checkpoint_steps()
     length_S, n_S = np.arange(1, 4), np.full(3, 12)
     for shard in store.shards():

@@ -13,6 +13,7 @@ from tyro.conf import Positional, arg
 from resharpen.commands.options import Directory, File, Name, RunDirectories, RunDirectory, Text
 from resharpen.commands.results import beside, check_ending, compare, load, look, save, save_figures
 from resharpen.errors import UserError
+from resharpen.paths import absolute
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -92,7 +93,7 @@ class Results:
         run = look(self.run, self.trust_code)
         if self.parquet is not None:
             check_ending(self.parquet, ".parquet")
-            write_parquet(self.parquet, tidy_results(run))
+            write_parquet(absolute(self.parquet), tidy_results(run))
             if not self.csv:
                 console.print(f"wrote {self.parquet}", soft_wrap=True)
         if self.csv:
@@ -217,7 +218,7 @@ class Verify:
 
         run = load(self.run, self.trust_code)
         name = str(self.reference or run.experiment.name)
-        by_name = self.reference is None or (not self.reference.exists() and name in references())
+        by_name = self.reference is None or (not absolute(self.reference).exists() and name in references())
         reference = find_reference(name) if by_name else Reference(Path(name))
         checks = verify(run, reference)
         print_verification(checks, reference, console)
@@ -255,7 +256,7 @@ class Report:
         runs = [look(run, self.trust_code) for run in self.runs]
         out = self.out or (beside(runs[0]) if len(runs) == 1 else Path()) / "report.html"
         with console.status("gathering ..."):
-            write_report(runs, out)
+            write_report(runs, absolute(out))
         console.print(f"Report: {out}", soft_wrap=True)
         if self.open:
-            webbrowser.open(out.resolve().as_uri())
+            webbrowser.open(absolute(out).resolve().as_uri())

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resharpen.errors import UserError
+from resharpen.paths import absolute
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
 def load(directory: Path, trust_code: bool) -> Run:
     """A run, of which more is needed than a reference has."""
-    from resharpen.experiments.keeping.reference import REFERENCE
+    from resharpen.experiments.keeping.store import REFERENCE
     from resharpen.experiments.running.runner import load
 
-    if (directory / REFERENCE).exists():
+    if absolute(directory / REFERENCE).exists():
         raise UserError(f"{directory} is a reference: look at it with report, figure, results, claims or compare")
     return load(directory, trust_code)
 
@@ -89,9 +90,9 @@ def study(runs: Sequence[Results], out: Path, name: str, console: Console) -> No
 
 def save(figure: Figure, out: Path, name: str, console: Console) -> None:
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        absolute(out).mkdir(parents=True, exist_ok=True)
         for suffix in ("png", "svg"):
-            figure.savefig(out / f"{name}.{suffix}")
+            figure.savefig(absolute(out / f"{name}.{suffix}"))
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror}") from error
     console.print(f"Figure: {out / f'{name}.png'} (and .svg)", soft_wrap=True)

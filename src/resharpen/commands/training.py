@@ -25,6 +25,7 @@ from resharpen.commands.options import (
 )
 from resharpen.commands.results import compare, save_figures, study
 from resharpen.errors import Failed, UserError, unknown
+from resharpen.paths import absolute
 from resharpen.signals import orderly
 
 if TYPE_CHECKING:
@@ -71,13 +72,13 @@ class Training:
         from resharpen.experiments.specs.toml import read_toml
 
         path = Path(self.target)
-        if path.suffix == ".toml" or path.is_dir():
+        is_run = absolute(path).is_dir()
+        if path.suffix == ".toml" or is_run:
             if self.scale is not None:
                 raise UserError("--scale goes with a figure's name, not with a file or a run")
-            experiment = load(path, self.trust_code).experiment if path.is_dir() else read_toml(path)
-            if (
-                path.is_dir() and self.out and self.out.resolve() != path.resolve()
-            ):  # a new run chooses its engines anew
+            experiment = load(path, self.trust_code).experiment if is_run else read_toml(path)
+            # a new run chooses its engines anew
+            if is_run and self.out and absolute(self.out).resolve() != absolute(path).resolve():
                 anew = {name: replace(variant, engine=None) for name, variant in experiment.variants.items()}
                 experiment = replace(experiment, variants=anew)
         else:
@@ -86,7 +87,7 @@ class Training:
         changed = experiment.with_changes(
             self.models, self.steps, self.seed, variants, self.engine, self.device, self.march
         )
-        return changed, self.out or (path if path.is_dir() else Path("runs") / experiment.name)
+        return changed, self.out or (path if is_run else Path("runs") / experiment.name)
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ class RunFigure(Training):
     """The Ray cluster to use, HOST:PORT or auto. Default: one of this machine alone, for this run."""
     part: Part = None
     """Only the I-th of N parts of the run: for job arrays and machines that share a directory."""
+    discard: bool = False
+    """Throw away finished shards that were trained with another spec than the run's, and train them again."""
     dry_run: bool = False
     """Say what would be done, how long it would take and how much disk it needs; train nothing."""
 
@@ -145,7 +148,7 @@ class RunFigure(Training):
         try:
             with _progress(console) as progress, orderly() as asked:
                 see, follow, stop = progress.plan, progress.update, asked.is_stopping
-                how = {"launcher": self.launcher, "address": self.address, "part": part}
+                how = {"launcher": self.launcher, "address": self.address, "part": part, "discard": self.discard}
                 store = run(
                     experiment, out, self.workers, see, follow, stop, self.trust_code, lambda: asked.saves, **how
                 )
@@ -216,7 +219,7 @@ class Reproduce:
             if set(parts) <= set(runs):
                 study([runs[part] for part in parts], out, f"{name}-{scale}", console)
         checks = check_all(THEORY_UP_TO) if "theory" in names else []
-        write_report(list(runs.values()), out / "report.html", checks)
+        write_report(list(runs.values()), absolute(out / "report.html"), checks)
         console.print(f"All is done. Look at it: {quoted(out / 'report.html')}", soft_wrap=True)
         if not all(check.holds for check in checks):
             raise Failed("a statement of the theory does not hold: the report says which")

@@ -1,6 +1,10 @@
 """What is kept of a run: it is looked at like the run, and grows from run to run."""
 
+import signal
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -122,7 +126,7 @@ def test_values_come_back_in_double_precision(tiny, tmp_path):
     run = rs.run(tiny, tmp_path / "run", workers=1)
     reference = keep(run, tmp_path / "reference")
     assert reference.table("lengths").schema == run.table("lengths").schema
-    kept = pl.read_parquet(reference.directory / "lengths.parquet")
+    kept = pl.read_parquet(next(reference.directory.glob("lengths-*.parquet")))
     assert kept.schema["value"] == pl.Float32
 
 
@@ -134,3 +138,63 @@ def test_a_damaged_header_is_one_line(header, tmp_path, capsys):
     assert ended.value.code == 2
     assert "reference.json is damaged" in (error := capsys.readouterr().err)
     assert error.count("\n") == 1
+
+
+DYING = """
+import os, runpy, signal, sys
+left = int(sys.argv[1])
+
+def dying(call):
+    def before(*args):
+        global left
+        path = str(args[-1])
+        if "/reference/" in path and not path.endswith(".tmp"):
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left -= 1
+        return call(*args)
+    return before
+
+os.replace, os.unlink = dying(os.replace), dying(os.unlink)
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""A program that is killed right before it puts the n-th file of a reference in its place, or removes one."""
+
+
+def test_killed_while_it_grows_a_reference_is_the_old_or_the_new_one(larger, tmp_path, capsys):
+    def seen(directory):
+        main(["results", str(directory), "--csv"])
+        return capsys.readouterr().out
+
+    first = rs.run(replace(larger, models=16), tmp_path / "first", workers=1)
+    whole = rs.run(larger, tmp_path / "whole", workers=1, without={shard.name for shard in first.shards()})
+    directory = tmp_path / "reference" / larger.name
+    keep(first, directory)
+    keep(first, tmp_path / "grown")
+    old, new = seen(directory), seen(keep(whole, tmp_path / "grown").directory)
+    tool, killed = Path(__file__).parents[3] / "tools" / "make_reference.py", []
+    for steps in range(10):
+        command = [sys.executable, "-c", DYING, str(steps), str(tool), str(whole.directory)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        killed.append("old" if seen(directory) == old else "new" if seen(directory) == new else "neither")
+    assert killed == ["old", "old", "old", "new", "new"], "two tables, the switch, two tables that go"
+    assert seen(directory) == new
+    assert len(list(directory.iterdir())) == 3, "nothing is left over"
+
+
+def test_settings_that_are_trained_again_replace_what_was_kept(larger, tmp_path):
+    first = rs.run(larger, tmp_path / "first", workers=1)
+    directory = tmp_path / "reference" / larger.name
+    old = keep(first, directory)
+    models = sorted(old.table("models")["model"])
+    other = rs.run(larger, tmp_path / "second", workers=1)
+    (again, *_), kept = sorted({shard.setting.name for shard in other.shards()}), set(old.built)
+    new = write_reference(other, rs.scores(other), directory, [again])
+    by_command = {made["command"]: set(made["built"]) for made in new.header["made"]}
+    replaced = {name for name in kept if name.startswith(f"{again}/")}
+    assert by_command == {first.command: kept - replaced, other.command: replaced}
+    assert sorted(new.table("models")["model"]) == models

@@ -18,7 +18,7 @@ import pytest
 from runs import assert_same_results
 
 from resharpen.errors import UserError
-from resharpen.experiments.keeping.shard import MANIFEST, RESULTS, Damaged
+from resharpen.experiments.keeping.shard import MANIFEST, RESULTS, Damaged, Foreign
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running import ray_launcher
 from resharpen.experiments.running.ray_task import Mailbox, unpack
@@ -243,8 +243,9 @@ def test_what_is_sent_back_has_to_be_what_its_manifest_says(tiny, tmp_path):
     content = {name: (where.directory / name).read_bytes() for name in (*RESULTS, MANIFEST)}
     foreign = {name: (store.files(other).directory / name).read_bytes() for name in (*RESULTS, MANIFEST)}
     where.discard()
-    for wrong in ({**content, RESULTS[0]: content[RESULTS[0]][:-1] + b"?"}, foreign):
-        with pytest.raises(Damaged):
+    torn = {**content, RESULTS[0]: content[RESULTS[0]][:-1] + b"?"}
+    for wrong, error in ((torn, Damaged), (foreign, Foreign)):
+        with pytest.raises(error):
             unpack(wrong, where)
         assert not where.is_done()
     unpack({**content, "../escaped": b""}, where)

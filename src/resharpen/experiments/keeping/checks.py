@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from resharpen.errors import CONTROL
 from resharpen.experiments.specs.spec import Shard
 
 if TYPE_CHECKING:
@@ -39,9 +41,17 @@ def check_header(header: Any) -> None:
         texts = isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("path", "sha256"))
         if not texts or not re.fullmatch("[0-9a-f]{64}", entry["sha256"]) or "\0" in entry["path"]:
             raise ValueError("'code' is not a list of files and hashes")
-    facts = header.get("provenance")
+        if not Path(entry["path"]).is_absolute():  # of whatever lies where the reader happens to be
+            raise ValueError("'code' has a relative path")
+    check_provenance(header.get("provenance"))
+
+
+def check_provenance(facts: Any) -> None:
+    """ValueError unless it says what is shown of it, in plain text."""
     if not isinstance(facts, dict) or not all(isinstance(facts.get(name), str) for name in ("started", "cpu")):
         raise ValueError("'provenance' does not say when and where the run began")
+    if CONTROL.search(facts["started"] + facts["cpu"]):
+        raise ValueError("'provenance' has control characters")
 
 
 def check_extents(extents: Sequence[Any], models: int) -> None:
@@ -80,8 +90,8 @@ def check_state(state: Mapping[str, NDArray], steps: int) -> None:
             raise ValueError(f"{name} is not finite in a model that has not diverged")
 
 
-def check_table(name: str, table: pl.DataFrame, shard: Shard, shared: Mapping[str, Any]) -> None:
-    """ValueError for a table that is not about the models of this shard; `shared` is what those have in common."""
+def check_columns(name: str, table: pl.DataFrame) -> None:
+    """ValueError for a table without the columns that every one of its name has."""
     import polars as pl
 
     kinds = {str: lambda t: t == pl.String, int: lambda t: t.is_integer(), float: lambda t: t.is_float()}
@@ -89,6 +99,11 @@ def check_table(name: str, table: pl.DataFrame, shard: Shard, shared: Mapping[st
         dtype = table.schema.get(column)
         if dtype is None or not kinds[kind](dtype):
             raise ValueError(f"column '{column}' is missing or of the wrong type")
+
+
+def check_table(name: str, table: pl.DataFrame, shard: Shard, shared: Mapping[str, Any]) -> None:
+    """ValueError for a table that is not about the models of this shard; `shared` is what those have in common."""
+    check_columns(name, table)
     ids = table["model"].to_list()
     if (ids if name == "models" else list(dict.fromkeys(ids))) != shard.model_ids:
         raise ValueError("it has other models")

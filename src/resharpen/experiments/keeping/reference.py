@@ -1,29 +1,37 @@
 """Results that others can hold theirs against: what is left of a run when its weights are taken away.
 
 reference/NAME/
-    reference.json      the resolved spec, what was drawn; for each run that it was made of, versions, machine and what
-                        made each shard
-    models.parquet      one row a model: what it is, its hyperparameters, its scores, when it diverged
-    lengths.parquet     one a model, kind of weights, selection, metric and length; values in single precision
+    reference.json          the resolved spec, what was drawn; for each run that it was made of, versions, machine and
+                            what made each shard; hashes of the tables, and a checksum over all of this
+    models-HASH.parquet     one row per model: what it is, its hyperparameters, its scores, when it diverged
+    lengths-HASH.parquet    one per model, kind of weights, selection, metric and length; values in single precision
 
-A reference grows by whole shards, from run to run and from machine to machine: draws are the same everywhere.
+A reference grows by whole shards, from run to run and from machine to machine: draws are the same everywhere. Tables
+go by the start of their hash: new ones are written beside the old, `reference.json` switches from one to the other at
+once, and what it does not name any more is removed.
 """
 
 from __future__ import annotations
 
 import io
-import json
+import re
+import shlex
 import warnings
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resharpen.errors import UserError, unknown
+from resharpen import own
+from resharpen.errors import CONTROL, UserError, unknown
 from resharpen.experiments.keeping import files
-from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.keeping.checks import check_columns, check_provenance
+from resharpen.experiments.keeping.header import read_header, write_header
+from resharpen.experiments.keeping.store import REFERENCE, Run
 from resharpen.experiments.specs.spec import Experiment, Shard
-from resharpen.experiments.specs.toml import differences, from_data, search_data, to_data
+from resharpen.experiments.specs.toml import differences, from_stored, search_data, to_data
+from resharpen.paths import absolute
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,13 +39,21 @@ if TYPE_CHECKING:
 HERE = Path(__file__)
 PLACES = (HERE.parents[2] / "reference", HERE.parents[4] / "reference")
 """In an installed package, in a checkout."""
-REFERENCE = "reference.json"
 KEPT = ("models", "lengths")
 
 
 @dataclass(frozen=True)
 class Reference:
+    """A directory of kept results. Nothing in it is executed: where its spec names code of the user's own, it can be
+    read only once a run, or the user, has let in code of that hash."""
+
     directory: Path
+    """As it was given, for messages."""
+    root: Path = field(init=False, repr=False, compare=False)
+    """Where it is, wherever the working directory goes."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", absolute(self.directory))
 
     @property
     def name(self) -> str:
@@ -45,20 +61,20 @@ class Reference:
 
     @cached_property
     def header(self) -> dict[str, Any]:
-        path = self.directory / REFERENCE
         try:
-            header = json.loads(path.read_text(encoding="utf-8"))
-            if not {"spec", "drawn", "made", "sha256"} <= set(header) or not header["made"]:
-                raise ValueError("something is missing")
-            return header
-        except OSError as error:
+            return read_header(self.root / REFERENCE, _check_header, "make the reference again")
+        except FileNotFoundError as error:
             raise UserError(f"{self.directory} is not a reference: {error.strerror}") from error
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{path} is damaged: {error}") from error
 
     @cached_property
     def experiment(self) -> Experiment:
-        return from_data(self.header["spec"])
+        spec = self.header["spec"]
+        try:
+            return from_stored(spec)
+        except own.OwnCodeError:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{self.directory / REFERENCE} cannot be read: {error}") from error
 
     @property
     def command(self) -> str:
@@ -80,14 +96,26 @@ class Reference:
 
         if name not in KEPT:
             raise unknown(f"{self.directory} is a reference; table", name, KEPT)
-        path = self.directory / f"{name}.parquet"
-        expected = self.header["sha256"].get(path.name)
+        expected = self.header["sha256"][f"{name}.parquet"]
+        path = self.root / _file(name, expected)
         if expected not in self._read:
             data = path.read_bytes() if path.is_file() else b""
             if files.sha256(data) != expected:
                 raise UserError(f"{path} is missing or damaged: its hash is not the one in {REFERENCE}")
-            self._read[expected] = pl.read_parquet(io.BytesIO(data)).cast({pl.Float32: pl.Float64})
+            try:
+                table = pl.read_parquet(io.BytesIO(data)).cast({pl.Float32: pl.Float64})
+                check_columns(name, table)
+                if name == "models":
+                    self._check_models(table)
+            except (ValueError, pl.exceptions.PolarsError) as error:
+                raise UserError(f"{path} is not the table of a reference: {error}") from error
+            self._read[expected] = table
         return self._read[expected]
+
+    def _check_models(self, table: pl.DataFrame) -> None:
+        settings, variants = {setting.name for setting in self.experiment.settings}, set(self.experiment.variants)
+        if not (set(table["setting"]) <= settings and set(table["variant"]) <= variants):
+            raise ValueError("it has models that are not in the spec")
 
     @cached_property
     def _read(self) -> dict[str, pl.DataFrame]:
@@ -109,11 +137,12 @@ def find_reference(name: str) -> Reference:
     return Reference(there[name])
 
 
-def write_reference(run: Run, scores: pl.DataFrame, directory: Path) -> Reference:
-    """Keep what is finished of a run; `scores` has one row a model and kind of weights.
+def write_reference(run: Run, scores: pl.DataFrame, directory: Path, again: Collection[str] = ()) -> Reference:
+    """Keep what is finished of a run; `scores` has one row per model and kind of weights.
 
     A reference of the same spec in that directory grows: what it has stays as it is, and shards of models that it does
     not have are added. A shard of which it has only some models is not, with a warning: who made what is told by shard.
+    Finished shards of the settings in `again` replace what the reference has of them.
     """
     import polars as pl
 
@@ -123,10 +152,14 @@ def write_reference(run: Run, scores: pl.DataFrame, directory: Path) -> Referenc
         "lengths": run.table("lengths"),
     }
     shards, made, experiment = run.done(), [], run.experiment
-    if (directory / REFERENCE).exists():
-        old = Reference(directory)
-        experiment, made = _same_spec(old.experiment, experiment), old.header["made"]
-        there = set(old.table("models")["model"])
+    reference, old = Reference(directory), Reference(directory)
+    if (reference.root / REFERENCE).exists():
+        experiment = _same_spec(old.experiment, experiment)
+        replaced = {shard.name for shard in shards if shard.setting.name in again}
+        made = [made | {"built": _without(made["built"], replaced)} for made in old.header["made"]]
+        gone = [model for shard in shards if shard.name in replaced for model in shard.model_ids]
+        kept = {name: old.table(name).filter(~pl.col("model").is_in(gone)) for name in KEPT}
+        there = set(kept["models"]["model"])
         if torn := [shard.name for shard in shards if 0 < len(there.intersection(shard.model_ids)) < shard.count]:
             warnings.warn(
                 f"{directory} has only some models of {', '.join(torn)}: the others are not kept", stacklevel=2
@@ -134,22 +167,63 @@ def write_reference(run: Run, scores: pl.DataFrame, directory: Path) -> Referenc
         shards = [shard for shard in shards if there.isdisjoint(shard.model_ids)]
         new = [model for shard in shards for model in shard.model_ids]
         tables = {
-            name: pl.concat([old.table(name), table.filter(pl.col("model").is_in(new))], how="diagonal")
+            name: pl.concat([kept[name], table.filter(pl.col("model").is_in(new))], how="diagonal")
             for name, table in tables.items()
         }
     if shards:
         built = {shard.name: run.files(shard).told("built") for shard in shards}
-        made = [*made, {"command": run.command, "provenance": run.provenance, "built": built}]
+        made = [
+            *(x for x in made if x["built"]),
+            {"command": run.command, "provenance": run.provenance, "built": built},
+        ]
     hashes = {}
     for name, table in tables.items():
         packed = io.BytesIO()
         single = table.with_columns(pl.col("value").cast(pl.Float32)) if name == "lengths" else table
         single.write_parquet(packed, compression="zstd", compression_level=19)
-        files.write_bytes(directory / f"{name}.parquet", packed.getvalue())
-        hashes[f"{name}.parquet"] = files.sha256(packed.getvalue())
+        sha256 = hashes[f"{name}.parquet"] = files.sha256(packed.getvalue())
+        files.write_bytes(reference.root / _file(name, sha256), packed.getvalue(), lasting=True)
     header = {"spec": to_data(experiment), "drawn": search_data(experiment), "made": made, "sha256": hashes}
-    files.write_json(directory / REFERENCE, header)
-    return Reference(directory)
+    write_header(reference.root / REFERENCE, header)
+    current = {_file(name, hashes[f"{name}.parquet"]) for name in KEPT}
+    for path in reference.root.glob("*-*.parquet"):
+        if path.name not in current:
+            path.unlink()
+    files.remove_temporary(reference.root)
+    return reference
+
+
+def _without(built: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: made for name, made in built.items() if name not in names}
+
+
+def _file(name: str, sha256: str) -> str:
+    """The file of a table; its name comes from the hash, never from the header."""
+    return f"{name}-{sha256[:8]}.parquet"
+
+
+def _check_header(header: Any) -> None:
+    """ValueError for a reference.json that was not written by us; the spec in it is checked by who reads it."""
+    kinds = {"spec": dict, "drawn": dict, "made": list, "sha256": dict}
+    if not isinstance(header, dict) or not all(isinstance(header.get(name), kinds[name]) for name in kinds):
+        raise ValueError(f"it is not a table of {', '.join(kinds)}")
+    hashes = [header["sha256"].get(f"{name}.parquet") for name in KEPT]
+    if not all(isinstance(x, str) and re.fullmatch("[0-9a-f]{64}", x) for x in hashes):
+        raise ValueError("'sha256' has no hash for each table")
+    if not header["made"]:
+        raise ValueError("'made' is empty")
+    for made in header["made"]:
+        if not isinstance(made, dict) or not isinstance(made.get("built"), dict):
+            raise ValueError("'made' does not say what made each shard")
+        check_provenance(made.get("provenance"))
+        _check_command(made.get("command"))
+
+
+def _check_command(command: Any) -> None:
+    """Readers are told to run it: it is a `resharpen run`, and holds nothing that a shell would take for more."""
+    words = shlex.split(command) if isinstance(command, str) and not CONTROL.search(command) else []
+    if words[:2] != ["resharpen", "run"] or shlex.join(words) != command:
+        raise ValueError("'made' has a command that is not a `resharpen run`")
 
 
 def _same_spec(old: Experiment, new: Experiment) -> Experiment:

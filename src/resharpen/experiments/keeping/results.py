@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from resharpen.experiments.keeping.reference import REFERENCE, Reference, find_reference, references
-from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.keeping.reference import Reference, find_reference, references
+from resharpen.experiments.keeping.store import REFERENCE, Run
+from resharpen.paths import absolute
 
 Results = Run | Reference
 """Both have an `experiment`, the tables `models` and `lengths`, and a `command` that trains more."""
@@ -14,8 +15,8 @@ Results = Run | Reference
 def open_results(directory: str | Path, trust_code: bool = False) -> Results:
     """Of a run directory, of the directory of a reference, or of a reference that the package has, by its name."""
     directory = Path(directory)
-    if not directory.exists() and str(directory) in references():
+    if not absolute(directory).exists() and str(directory) in references():
         return find_reference(str(directory))
-    found = Reference(directory) if (directory / REFERENCE).exists() else Run(directory, trust_code)
+    found = Reference(directory) if absolute(directory / REFERENCE).exists() else Run(directory, trust_code)
     found.experiment  # noqa: B018  so that a directory that is neither says so here
     return found

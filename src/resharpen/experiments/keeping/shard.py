@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,12 +28,18 @@ TABLES = ("models", "curves", "lengths")
 WEIGHTS = "weights.safetensors"
 RESULTS = (*(f"{name}.parquet" for name in TABLES), WEIGHTS)
 STATE, MANIFEST, LEASE = "state.safetensors", "manifest.json", ".lease"
-FORMAT = 3
-"""1 had placements where there are variants now; 2 did not say in every file whose it is."""
+FORMAT = 4
+"""1 had placements where there are variants now; 2 did not say in every file whose it is; 3 had no checksum in
+run.json."""
 
 
 class Damaged(UserError):
-    """A file of a finished shard that is missing or not what was written."""
+    """A file of a finished shard that is missing or not what was written: nothing is lost by training it again."""
+
+
+class Foreign(UserError):
+    """A finished shard that is whole, and another one than run.json says: either may be wrong, and only the user can
+    tell which."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,11 @@ class ShardFiles:
             raise self.damaged(MANIFEST, "is not a manifest") from None
         for name, value in {"format": FORMAT, **self.facts}.items():
             if manifest.get(name) != value:
-                raise self.damaged(MANIFEST, f"is not this shard's ({name} is {manifest.get(name)!r}, not {value!r})")
+                what = f"is not this shard's ({name} is {manifest.get(name)!r}, not {value!r})"
+                raise Foreign(
+                    f"{self.directory / MANIFEST} {what}: put back the run.json, or the shard, that belongs here, or "
+                    f"train it again with: resharpen run {shlex.quote(str(self.run))} --discard. Nothing was deleted"
+                )
         return manifest
 
     def _path(self, name: str) -> str:

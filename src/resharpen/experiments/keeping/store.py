@@ -1,6 +1,6 @@
 """A run directory: what is in it, how it is written, how it is read.
 
-run.json                                the resolved spec, versions, machine, the command that resumes it
+run.json                                the resolved spec, versions, machine, the command that resumes it, a checksum
 README.md                               the same for a person
 code/HASH-FILE.py                       copies of the user's own code, to read
 shards/SETTING/VARIANT/FIRST-LAST/
@@ -16,11 +16,12 @@ shards/SETTING/VARIANT/FIRST-LAST/
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
-import json
+import os
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -33,18 +34,20 @@ from resharpen.engines.choose import rounding
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping import files, lock
 from resharpen.experiments.keeping.checks import check_extents, check_header, check_table
+from resharpen.experiments.keeping.header import read_header, write_header
 from resharpen.experiments.keeping.machine import provenance
 from resharpen.experiments.keeping.shard import FORMAT, TABLES, WEIGHTS, ShardFiles
 from resharpen.experiments.keeping.tables import shared_columns
 from resharpen.experiments.specs.identity import identities
 from resharpen.experiments.specs.spec import Experiment, Shard
-from resharpen.experiments.specs.toml import differences, from_data, search_data, to_data
+from resharpen.experiments.specs.toml import differences, from_stored, search_data, to_data
 from resharpen.experiments.specs.variant import Variant
+from resharpen.paths import absolute
 
 if TYPE_CHECKING:
     import polars as pl
 
-HEADER, LOCK = "run.json", ".lock"
+HEADER, REFERENCE, LOCK = "run.json", "reference.json", ".lock"
 
 
 def quoted(path: Path) -> str:
@@ -56,35 +59,39 @@ def quoted(path: Path) -> str:
 class Run:
     """A run directory that exists.
 
-    The user's own code is executed from the file that it came from, if that is still the same; from the copy in the run
-    directory only if the reader trusts it.
+    The user's own code is executed from the file that it came from, if that is still the same and lies in no run;
+    from a run directory only if the reader trusts it.
     """
 
     directory: Path
+    """As it was given, for messages."""
     trust_code: bool = False
+    root: Path = field(init=False, repr=False, compare=False)
+    """Where it is, wherever the working directory goes."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", absolute(self.directory))
 
     @cached_property
     def _header(self) -> dict[str, Any]:
-        path = self.directory / HEADER
         try:
-            header = json.loads(path.read_bytes())
-            if isinstance(header, dict) and header.get("format") != FORMAT:
-                raise UserError(f"{path}: format {header.get('format')!r}, this version reads format {FORMAT}")
-            check_header(header)
-            return header
+            return read_header(self.root / HEADER, self._check_header, "start a new run with another --out")
         except FileNotFoundError:
             raise UserError(f"{self.directory} is not a run directory: it has no {HEADER}") from None
-        except UserError:
-            raise
-        except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{path} is damaged: {error}") from error
+
+    def _check_header(self, header: Any) -> None:
+        if isinstance(header, dict) and header.get("format") != FORMAT:
+            raise UserError(
+                f"{self.directory / HEADER}: format {header.get('format')!r}, this version reads format {FORMAT}"
+            )
+        check_header(header)
 
     @cached_property
     def experiment(self) -> Experiment:
         for entry in self._header["code"]:
             self._admit(Path(entry["path"]), entry["sha256"])
         try:
-            experiment = from_data(self._header["spec"])
+            experiment = from_stored(self._header["spec"])
             check_extents(self._header["extents"], experiment.models)
         except own.OwnCodeError:
             raise
@@ -93,12 +100,19 @@ class Run:
         return experiment
 
     def _admit(self, path: Path, sha256: str) -> None:
-        copy = code_copy(self.directory, path, sha256)
-        for candidate in (path, copy) if self.trust_code else (path,):
-            if candidate.is_file() and own.admit(candidate).sha256 == sha256:
+        """Let code in that this process has let in already, because its user named the file; else the file that the
+        header names, if whoever wrote the header cannot have brought it along; else what the reader trusts."""
+        if own.is_admitted(sha256):
+            return
+        kept, brought = code_copy(self.root, path, sha256), _may_be_brought_along(path)
+        for candidate in (path, kept) if self.trust_code else () if brought else (path,):
+            if candidate.is_file() and own.sha256_of(candidate) == sha256:
+                own.admit(candidate)
                 return
+        if brought and not self.trust_code:
+            raise UserError(f"{path} lies in a run directory or behind a link: it is executed with --trust-code only")
         what = "has changed since this run began" if path.is_file() else "is not there any more"
-        raise UserError(f"{path} {what}: put it back as it was, or let the copy {copy} be executed with --trust-code")
+        raise UserError(f"{path} {what}: put it back as it was, or let the copy {kept} be executed with --trust-code")
 
     @property
     def command(self) -> str:
@@ -135,7 +149,7 @@ class Run:
         return identities(self.experiment, self._header["drawn"])
 
     def files(self, shard: Shard) -> ShardFiles:
-        return ShardFiles(self.directory, shard.name, self._identity(shard))
+        return ShardFiles(self.root, shard.name, self._identity(shard))
 
     def done(self) -> list[Shard]:
         """The finished shards, by their manifests and the lengths of their files; who reads one checks its hash."""
@@ -195,29 +209,38 @@ class Run:
         return kept
 
 
+def _may_be_brought_along(path: Path) -> bool:
+    """Whether a file can have come with a run or a reference: it lies in one, or its path leads through a link, such as
+    /proc/self/cwd. A run records where the file really was."""
+    return str(path) != os.path.realpath(path) or any(
+        os.path.exists(parent / name) for parent in path.parents for name in (HEADER, REFERENCE)
+    )
+
+
 @contextlib.contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def locked(run: Run) -> Iterator[None]:
     """The right to create, extend or look over a run: taken before anything of it is read or written, for a moment.
 
     Training needs no more than the lease of a shard, so several processes may work on one run.
     """
-    _refuse_foreign(directory)
+    _refuse_foreign(run)
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        run.root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot write to {directory}: {error.strerror}") from error
-    with lock.waiting(directory / LOCK):
-        _refuse_foreign(directory)
-        files.remove_temporary(directory)
+        raise UserError(f"cannot write to {run.directory}: {error.strerror}") from error
+    with lock.waiting(run.root / LOCK):
+        _refuse_foreign(run)
+        files.remove_temporary(run.root)
         yield
 
 
-def open_run(directory: Path, experiment: Experiment, trust_code: bool = False) -> Run:
-    """Create a run, or continue it: with the same spec, or with more models. For who holds its lock."""
-    if not (directory / HEADER).exists():
-        _write_header(directory, experiment, [])
-        return Run(directory, trust_code)
-    run = Run(directory, trust_code)
+def open_run(new_run: Run, experiment: Experiment) -> None:
+    """Create a run of which nothing was read yet, or continue it: with the same spec, or with more models. For who
+    holds its lock."""
+    if not (new_run.root / HEADER).exists():
+        _write_header(new_run, experiment, [])
+        return
+    run = copy.copy(new_run)  # what is read here is read again from the header that is written
     old, new = run.experiment, experiment
     if new.engine == "auto":
         new = replace(new, engine=old.engine, variants=_with_engines_of(old, new))
@@ -227,15 +250,15 @@ def open_run(directory: Path, experiment: Experiment, trust_code: bool = False) 
     changes = differences(stored, {**to_data(new), "drawn": search_data(new)})
     if changes:
         raise UserError(
-            f"{directory} holds another run ({'; '.join(changes)}); "
+            f"{run.directory} holds another run ({'; '.join(changes)}); "
             f"choose another --out, or continue it with: {run.command}"
         )
     check_rounding(run)
     if grows or new.baseline != old.baseline:
-        _write_header(directory, new, [*run._header["extents"], *([old.models] if grows else [])], run)
+        begun = {name: run._header[name] for name in ("code", "rounding", "provenance")}
+        _write_header(run, new, [*run._header["extents"], *([old.models] if grows else [])], begun)
     else:
-        _write_beside(directory, old)
-    return Run(directory, trust_code)
+        _write_beside(run, old)
 
 
 def engine_of(experiment: Experiment, variant: str) -> str:
@@ -271,27 +294,30 @@ def _with_engines_of(old: Experiment, new: Experiment) -> dict[str, Variant]:
     }
 
 
-def _refuse_foreign(directory: Path) -> None:
+def _refuse_foreign(run: Run) -> None:
     """UserError for a directory that is neither a run nor empty but for what a start that was stopped leaves."""
+    directory = run.root
     try:
         if directory.exists() and not directory.is_dir():
-            raise UserError(f"{directory} is not a directory")
+            raise UserError(f"{run.directory} is not a directory")
         if not directory.exists() or (directory / HEADER).exists():
             return
         there = [path.name for path in directory.iterdir()]
     except OSError as error:
-        raise UserError(f"cannot write to {directory}: {error.strerror}") from error
+        raise UserError(f"cannot write to {run.directory}: {error.strerror}") from error
     if any(name != LOCK and not files.TEMPORARY.fullmatch(name) for name in there):
-        raise UserError(f"{directory} is not empty and is not a run directory; choose another --out")
+        raise UserError(f"{run.directory} is not empty and is not a run directory; choose another --out")
 
 
-def _write_header(directory: Path, experiment: Experiment, extents: Sequence[int], begun: Run | None = None) -> None:
+def _write_header(
+    run: Run, experiment: Experiment, extents: Sequence[int], begun: Mapping[str, Any] | None = None
+) -> None:
     """The header makes it a run; what belongs beside it is written again whenever it is missing. A run that has begun
     keeps what is said of where and with what."""
     sources = {own.source(reference) for reference in experiment.references()}
     header = {
         "format": FORMAT,
-        "command": Run(directory).command,
+        "command": run.command,
         "spec": to_data(experiment),
         "drawn": search_data(experiment),
         "extents": extents,
@@ -299,27 +325,25 @@ def _write_header(directory: Path, experiment: Experiment, extents: Sequence[int
         "rounding": roundings(experiment),
         "provenance": provenance(),
     }
-    if begun is not None:
-        header |= {name: begun._header[name] for name in ("code", "rounding", "provenance")}
-    files.write_json(directory / HEADER, header)
-    _write_beside(directory, experiment)
+    write_header(run.root / HEADER, {**header, **(begun or {})})
+    _write_beside(run, experiment)
 
 
-def _write_beside(directory: Path, experiment: Experiment) -> None:
-    if (directory / "code").is_symlink():
-        raise UserError(f"{directory / 'code'} is a symbolic link: a run is not written through links")
+def _write_beside(run: Run, experiment: Experiment) -> None:
+    if (run.root / "code").is_symlink():
+        raise UserError(f"{run.directory / 'code'} is a symbolic link: a run is not written through links")
     for source in {own.source(reference) for reference in experiment.references()}:
-        copy = code_copy(directory, source.path, source.sha256)
-        if not copy.exists():
-            files.write_bytes(copy, source.path.read_bytes())
-    if not (directory / "README.md").exists():
+        kept = code_copy(run.root, source.path, source.sha256)
+        if not kept.exists():
+            files.write_bytes(kept, source.path.read_bytes())
+    if not (run.root / "README.md").exists():
         readme = _README.format(
             name=experiment.name,
-            command=Run(directory).command,
-            quoted=quoted(directory),
-            python=repr(str(directory)),
+            command=run.command,
+            quoted=quoted(run.directory),
+            python=repr(str(run.directory)),
         )
-        files.write_text(directory / "README.md", readme)
+        files.write_text(run.root / "README.md", readme)
 
 
 def code_copy(directory: Path, path: Path, sha256: str) -> Path:
@@ -330,7 +354,7 @@ _README = """# {name}
 
 A run of `resharpen`. To continue it: `{command}`
 
-- `run.json`: the resolved spec, the versions and the machine it was started with
+- `run.json`: the resolved spec, the versions and the machine it was started with; not to be edited
 - `shards/`: one directory for each setting, variant and group of draws; a shard with a `manifest.json` is finished.
   `models.parquet`: one row a model; what it is, its hyperparameters, when it diverged.
   `curves.parquet`: one a model, kind of weights and checkpoint; the score, the score on trained lengths, `loss` the

@@ -97,13 +97,14 @@ def _in_processes(run: Run, shards: Sequence[Shard], workers: int, on_progress: 
     # spawn, never fork: a forked child inherits locks and threads in whatever state they are in
     context = multiprocessing.get_context("spawn")
     lines: Lines = {}
+    code = [str(own.source(reference).path) for reference in run.experiment.references()]
     with _signals_wait():  # the process that keeps Python's books begins here: it lets signals through when it begins,
         resource_tracker.ensure_running()  # and would die of USR1
     try:
         with _signals_wait():
             for _ in range(workers):
                 line, other_end = context.Pipe()
-                arguments = (str(run.directory), run.trust_code, other_end)
+                arguments = (str(run.root), run.trust_code, code, other_end)
                 process = context.Process(target=_work, args=arguments, daemon=True)
                 process.start()
                 other_end.close()
@@ -167,8 +168,8 @@ def _say_goodbye(process: Any) -> None:
         raise WorkerDied(f"a worker ended with exit code {process.exitcode}")
 
 
-def _work(directory: str, trust_code: bool, line: Any) -> None:
-    """A worker: ask for shards until there are none, or until told to stop."""
+def _work(directory: str, trust_code: bool, code: Sequence[str], line: Any) -> None:
+    """A worker: ask for shards until there are none, or until told to stop. `code` is what the driver has let in."""
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
     for number in HANDLED:
         signal.signal(number, signal.SIG_IGN)
@@ -192,6 +193,8 @@ def _work(directory: str, trust_code: bool, line: Any) -> None:
         return message
 
     try:
+        for path in code:
+            own.admit(Path(path))
         run = Run(Path(directory), trust_code)
         by_name = {shard.name: shard for shard in run.shards()}
         while not told.stop and (name := next_shard()) is not None:

@@ -24,7 +24,7 @@ from resharpen import own
 from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.machine import versions
-from resharpen.experiments.keeping.shard import Damaged
+from resharpen.experiments.keeping.shard import Damaged, Foreign
 from resharpen.experiments.keeping.store import HEADER, Run, code_copy
 from resharpen.experiments.running.launchers import Ask, Report, WorkerDied
 from resharpen.experiments.running.ray_task import WORD, Mailbox, Outcome, Parcel, unpack, work
@@ -69,8 +69,8 @@ def launch(
     Without an address a cluster of this machine alone is started, and ended again. Returns early, with all states
     saved, once asked to. A shard that fails does not stop the others; that some did is said at the end.
     """
-    with _cluster(address, workers) as ray, _word(run.directory) as word:
-        parcel = ray.put(Parcel(str(run.directory.resolve()), word, _content(run), versions()))
+    with _cluster(address, workers) as ray, _word(run.root) as word:
+        parcel = ray.put(Parcel(str(run.root.resolve()), word, _content(run), versions()))
         failed = _Driver(ray, run, parcel, workers).work(shards, on_progress, asked)
     if failed:
         names = f"{', '.join(list(failed)[:3])}{', ...' * (len(failed) > 3)}"
@@ -127,7 +127,7 @@ def _content(run: Run) -> dict[str, bytes]:
         str(code_copy(Path(), Path(entry["path"]), entry["sha256"])): at[entry["sha256"]].read_bytes()
         for entry in run._header["code"]
     }
-    return {HEADER: (run.directory / HEADER).read_bytes(), **code}
+    return {HEADER: (run.root / HEADER).read_bytes(), **code}
 
 
 class _Driver:
@@ -139,7 +139,7 @@ class _Driver:
             ray.get_runtime_context().get_node_id(), soft=False
         )
         mailbox = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)(Mailbox)
-        self._mailbox = mailbox.remote(str(run.directory.resolve()))
+        self._mailbox = mailbox.remote(str(run.root.resolve()))
         gpus = int(run.experiment.device == "cuda")
         self._task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(work)
         self._running: dict[Any, Shard] = {}
@@ -192,7 +192,7 @@ class _Driver:
             unpack(outcome.files, self._run.files(shard))
         except self._ray.exceptions.TaskCancelledError:
             return Outcome()
-        except (self._ray.exceptions.RayError, Damaged) as error:
+        except (self._ray.exceptions.RayError, Damaged, Foreign) as error:
             return Outcome(error=_first_line(error))
         return outcome
 

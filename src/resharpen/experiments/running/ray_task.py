@@ -19,7 +19,7 @@ from typing import Any
 from resharpen.errors import UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.machine import versions
-from resharpen.experiments.keeping.shard import MANIFEST, RESULTS, STATE, Damaged, ShardFiles
+from resharpen.experiments.keeping.shard import MANIFEST, RESULTS, STATE, Damaged, Foreign, ShardFiles
 from resharpen.experiments.keeping.store import Run, check_rounding
 from resharpen.experiments.running.launchers import train
 from resharpen.experiments.running.training import Asked, Progress
@@ -193,6 +193,6 @@ def unpack(content: Mapping[str, bytes], where: ShardFiles) -> None:
         try:
             if MANIFEST in content and where.is_done(thorough=True):
                 where.tidy()
-        except Damaged:
+        except (Damaged, Foreign):  # what was just written
             where.discard()
             raise

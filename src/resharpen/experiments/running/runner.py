@@ -11,7 +11,7 @@ from pathlib import Path
 from resharpen.engines.choose import check_device, check_march, how_much_slower, why_not_native
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.machine import cores
-from resharpen.experiments.keeping.shard import Damaged
+from resharpen.experiments.keeping.shard import Damaged, Foreign
 from resharpen.experiments.keeping.store import HEADER, Run, locked, open_run
 from resharpen.experiments.running import ray_launcher
 from resharpen.experiments.running.launchers import Ask, Report, launch, leave_if_imported
@@ -30,7 +30,7 @@ class Plan:
     """All that are asked for: those of the run, or some of them."""
     todo: list[Shard]
     damaged: list[str]
-    """Files of finished shards that are not what was written; their shards are run again."""
+    """What was wrong with finished shards that were thrown away; they are run again."""
 
 
 def run(
@@ -46,6 +46,7 @@ def run(
     address: str | None = None,
     part: tuple[int, int] = (1, 1),
     without: Collection[str] = (),
+    discard: bool = False,
 ) -> Run:
     """Train all models of an experiment in a directory, or what is left of them, and return the run.
 
@@ -56,21 +57,21 @@ def run(
 
     The launcher `ray` makes every shard a Ray task: on a cluster of this machine alone, or on the one that has that
     address. `part` (i, n) is the i-th of n parts of the run, each about the same work; shards named in `without` are
-    left alone.
+    left alone. A finished shard of another spec than the run's is thrown away with `discard`, else refused.
     """
     leave_if_imported()
     start = _launcher(launcher, address, workers)
     i, n = part
     if not 1 <= i <= n:
         raise UserError(f"part '{i}/{n}': must be I/N, from 1/N to N/N")
-    directory = Path(directory)
+    store = Run(Path(directory), trust_code)
     if experiment.device != "cpu":
         check_device(experiment.device)
-    if not (directory / HEADER).exists() or experiment.engine != "auto":
+    if not (store.root / HEADER).exists() or experiment.engine != "auto":
         experiment = with_engine(experiment)
-    with locked(directory):
-        store = open_run(directory, experiment, trust_code)
-    plan = plan_of(store, part, without)
+    with locked(store):
+        open_run(store, experiment)
+    plan = plan_of(store, part, without, discard)
     on_plan(plan)
     todo: Sequence[Shard] = plan.todo
     while todo:
@@ -128,9 +129,9 @@ def _launcher(
     return lambda run, shards, report, ask: launch(run, shards, workers or cores(), report, ask)
 
 
-def plan_of(store: Run, part: tuple[int, int] = (1, 1), without: Collection[str] = ()) -> Plan:
+def plan_of(store: Run, part: tuple[int, int] = (1, 1), without: Collection[str] = (), discard: bool = False) -> Plan:
     """What is left to do: every file of a finished shard is read and compared with its hash. Damaged results are thrown
-    away here, one shard at a time.
+    away here; those of another spec only with `discard`, and without it nothing is.
 
     A part is every n-th shard in the order of draws and names: all parts have about as much of every setting, and of
     the draws that a run has grown by.
@@ -142,21 +143,26 @@ def plan_of(store: Run, part: tuple[int, int] = (1, 1), without: Collection[str]
     stretches = [shards[k : k + 100] for k in range(0, len(shards), 100)]
     with ThreadPoolExecutor(cores()) as readers:
         looked = readers.map(lambda stretch: [_look_over(store, shard) for shard in stretch], stretches)
-        found = [done for stretch in looked for done in stretch]
-    todo = [shard for shard, done in zip(shards, found, strict=True) if done is not True]
-    return Plan(store, shards, todo, [done for done in found if isinstance(done, str)])
+        found = list(zip(shards, [done for stretch in looked for done in stretch], strict=True))
+    foreign = [what for _, what in found if isinstance(what, Foreign)]
+    if foreign and not discard:
+        raise UserError(f"{len(foreign)} finished shards do not belong to {store.directory / HEADER}: {foreign[0]}")
+    for shard, what in found:
+        if isinstance(what, UserError):
+            with store.files(shard).lease() as held:
+                if held:
+                    store.files(shard).discard()
+    todo = [shard for shard, done in found if done is not True]
+    return Plan(store, shards, todo, [str(what) for _, what in found if isinstance(what, UserError)])
 
 
-def _look_over(store: Run, shard: Shard) -> bool | str:
-    """Whether a shard is done, or what of it was damaged and has been thrown away."""
+def _look_over(store: Run, shard: Shard) -> bool | Damaged | Foreign:
+    """Whether a shard is done, or what is wrong with it."""
     files = store.files(shard)
     try:
         done = files.is_done(thorough=True)
-    except Damaged as error:
-        with files.lease() as held:
-            if held:
-                files.discard()
-        return str(error)
+    except (Damaged, Foreign) as error:
+        return error
     if done and files.state.exists():  # a kill came between the manifest and the end of the state
         files.tidy()
     return done

@@ -9,9 +9,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from resharpen.errors import UserError
+from resharpen.paths import here
 
 STOPPED = 143
 """Exit code of a run that was stopped by TERM, its states saved."""
@@ -63,7 +63,7 @@ def script(command: Sequence[str], name: str, jobs: int, hours: float) -> str:
         name=re.sub(r"[^A-Za-z0-9_.+-]", "_", name),
         jobs=jobs,
         time=f"{minutes // 60:02d}:{minutes % 60:02d}:00",
-        here=shlex.quote(str(Path.cwd())),
+        here=shlex.quote(str(here())),
         command=shlex.join([sys.executable, "-m", "resharpen", *command]),
         stopped=STOPPED,
     )

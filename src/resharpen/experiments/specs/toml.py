@@ -23,7 +23,7 @@ ema_lag = { low = 1.0, high = 1e3, scale = "linear" }    # or in another scale t
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,12 @@ from resharpen.experiments.specs.spec import Experiment, Setting, usual_model
 from resharpen.experiments.specs.variant import Variant, choose, from_table
 from resharpen.models import Model, find_model
 from resharpen.optim.hyperparameters import TABLE, Row
+from resharpen.paths import absolute
 from resharpen.plain import Data, known, typed
 from resharpen.tasks import SetComplement, Task, find_task
 
+Refer = Callable[[str], str]
+"""From a name in a spec to one that holds everywhere: that of a built-in thing, or a reference."""
 _NUMBERS = ("models", "steps", "batch", "checkpoints", "seed")
 _TEXTS = ("name", "engine", "device", "march")
 _TOP = (*_TEXTS, "baseline", "variants", "variant", "task", "hyperparameters", *_NUMBERS)
@@ -44,15 +47,15 @@ _FORMER = {"placements": "variants", "placement": "variant", "norms": "variants"
 
 
 def read_toml(path: str | Path) -> Experiment:
-    path = Path(path)
+    path, file = Path(path), absolute(path)
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # not UTF-8, a number of thousands of digits, too deep
         raise UserError(f"{path}: not valid TOML: {error}") from error
     try:
-        return from_data({"name": path.stem, **data}, path.parent)
+        return from_data({"name": path.stem, **data}, file.parent)
     except own.OwnCodeError:
         raise
     except UserError as error:
@@ -60,10 +63,24 @@ def read_toml(path: str | Path) -> Experiment:
 
 
 def from_data(data: Data, base: Path | None = None) -> Experiment:
-    """The experiment that plain data describes; anything unknown or of the wrong type is an error.
+    """The experiment that plain data of the user's describes; anything unknown or of the wrong type is an error.
 
     Files of the user's own are relative to `base`.
     """
+    return _experiment(data, lambda name: own.refer(name, base) if own.is_own(name) else name, base)
+
+
+def from_stored(data: Data) -> Experiment:
+    """The experiment of a run or a reference, as `to_data` wrote it. Others may have written it to have their code
+    executed: it names code by its hash only, and nothing in it is taken for a path."""
+    names, tables = data.get("variants"), data.get("variant", {})
+    if isinstance(names, list) and isinstance(tables, dict):
+        for name in (name for name in names if isinstance(name, str) and name not in tables):
+            raise UserError(f"variant '{name}' has no table: a stored spec has one for each of its variants")
+    return _experiment(data, own.stored)
+
+
+def _experiment(data: Data, refer: Refer, base: Path | None = None) -> Experiment:
     for name in data:
         if name in _FORMER:
             raise UserError(f"unknown key '{name}': norms, attention and the rest are '{_FORMER[name]}' now")
@@ -75,9 +92,9 @@ def from_data(data: Data, base: Path | None = None) -> Experiment:
     plain: dict[str, Any] = {name: typed(name, data[name], int) for name in _NUMBERS if name in data}
     plain |= {name: typed(name, data[name], str) for name in (*_TEXTS, "baseline") if name in data}
     try:
-        settings = tuple(setting for task in tasks for setting in _settings(typed("task", task, dict), base))
+        settings = tuple(setting for task in tasks for setting in _settings(typed("task", task, dict), refer))
         tables = typed("variant", data.get("variant", {}), dict)
-        mine = {name: from_table(name, table, base) for name, table in tables.items()}
+        mine = {name: from_table(name, table, refer) for name, table in tables.items()}
         variants = choose(typed("variants", data.get("variants", list(mine)), list, "a list of names"), mine, base)
         given = typed("hyperparameters", data.get("hyperparameters", {}), dict)
         rows = {name: _row(name, x) if isinstance(x, dict) else x for name, x in given.items()}
@@ -116,11 +133,12 @@ def differences(old: Data, new: Data, prefix: str = "") -> list[str]:
     return lines
 
 
-def _settings(table: Data, base: Path | None) -> list[Setting]:
+def _settings(table: Data, refer: Refer) -> list[Setting]:
     kind = typed("kind", table.get("kind", SetComplement.kind), str)
-    task_type = find_task(own.refer(kind, base) if own.is_own(kind) else kind)
-    task = task_type.from_data({key: x for key, x in table.items() if key not in ("kind", "train_lengths", "model")})
-    model = _model(task, typed("task.model", table.get("model", {}), dict), base)
+    task = find_task(refer(kind)).from_data(
+        {key: x for key, x in table.items() if key not in ("kind", "train_lengths", "model")}
+    )
+    model = _model(task, typed("task.model", table.get("model", {}), dict), refer)
     usual = [] if task.usual_train_length is None else [task.usual_train_length]
     if not usual and "train_lengths" not in table:
         raise UserError("[task] needs 'train_lengths'")
@@ -132,10 +150,9 @@ def _settings(table: Data, base: Path | None) -> list[Setting]:
     return [Setting(task, typed("train_lengths", length, int), model) for length in lengths]
 
 
-def _model(task: Task, table: Data, base: Path | None) -> Model:
+def _model(task: Task, table: Data, refer: Refer) -> Model:
     """The model of a task: the usual one of its kind, with the sizes that are given."""
-    kind = typed("kind", table.get("kind", task.usual_model), str)
-    kind = own.refer(kind, base) if own.is_own(kind) else kind
+    kind = refer(typed("kind", table.get("kind", task.usual_model), str))
     usual = usual_model(task) if kind == task.usual_model else find_model(kind).usual(task.vocabulary)
     names = [field.name for field in fields(usual)]  # pyright: ignore[reportArgumentType]
     sizes = {name: value for name, value in table.items() if name != "kind"}

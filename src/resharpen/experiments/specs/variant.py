@@ -14,7 +14,7 @@ order by itself has no positions. A term may be `FILE.py:NAME`. `resharpen parts
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -235,8 +235,8 @@ def _kind_of(name: str) -> str:
     raise unknown("variant", name, [name for catalogue in CATALOGUES.values() for name in catalogue])
 
 
-def from_table(name: str, table: Any, base: Path | None = None) -> Variant:
-    """A variant from a [variant.NAME] table of a TOML file, or from `as_data`."""
+def from_table(name: str, table: Any, refer: Callable[[str], str]) -> Variant:
+    """A variant from a [variant.NAME] table of a TOML file, or from `as_data`; `refer` says what a name means."""
     where = f"[variant.{name}]"
     if not re.fullmatch(NAME, name):
         raise UserError(f"variant name {name!r}: allowed are letters, digits, '-', '_' and '+'")
@@ -249,9 +249,9 @@ def from_table(name: str, table: Any, base: Path | None = None) -> Variant:
     if isinstance(data.get("model"), str):
         data["model"] = {"kind": data["model"]}
     if data.get("model") is not None:
-        data["model"] = _model_change(where, typed(f"model in {where}", data["model"], dict), base)
-    for part in (part for part in PARTS if isinstance(data.get(part), str) and own.is_own(data[part])):
-        data[part] = own.refer(data[part], base)
+        data["model"] = _model_change(where, typed(f"model in {where}", data["model"], dict), refer)
+    for part in (part for part in PARTS if isinstance(data.get(part), str)):
+        data[part] = refer(data[part])
     for part in ("norm", "attention", "positions", "optimiser", "engine"):
         if data.get(part) is not None:
             typed(f"{part} in {where}", data[part], str)
@@ -263,10 +263,10 @@ def _placement(name: str, table: Mapping[str, Any]) -> Placement:
     return build(Placement, table, f"[variant.{name}.placement]")
 
 
-def _model_change(where: str, table: Mapping[str, Any], base: Path | None) -> ModelChange:
+def _model_change(where: str, table: Mapping[str, Any], refer: Callable[[str], str]) -> ModelChange:
     kind = table.get("kind")
     if kind is not None:
-        kind = own.refer(kind, base) if own.is_own(typed(f"kind of model in {where}", kind, str)) else kind
+        kind = refer(typed(f"kind of model in {where}", kind, str))
         find_model(kind)
     sizes = {size: typed(f"{size} in {where}", value, int) for size, value in table.items() if size != "kind"}
     return ModelChange(kind, tuple(sorted(sizes.items())))
