@@ -38,11 +38,11 @@ class Full(Tomita):
 def make_problem(case: str) -> Any:
     from resharpen.engines.base import Problem
     from resharpen.models import Transformer
-    from resharpen.parts import PLACEMENTS, POSITION_ENCODINGS, Parts
+    from resharpen.parts import PLACEMENTS, POSITIONS, Parts
 
     language, attention = with_attention(case)
     task = {"full100": Full(3), "tomita3": Tomita(3), "tomita7": Tomita(7), "dyck8-10": Dyck(8, 10)}[language]
-    parts = Parts(PLACEMENTS["peri"], attention=attention, positions=POSITION_ENCODINGS["rope"])
+    parts = Parts(PLACEMENTS["peri"], attention=attention, positions=POSITIONS["rope"])
     return Problem(task, Transformer(task.vocabulary), parts, task.cap, 64, 100_000, seed=0)
 
 

@@ -47,11 +47,11 @@ def minibatches(problem: Any) -> list[Any]:
 
 
 def initial(problem: Any, n_models: int) -> Arrays:
-    from resharpen.engines.base import Ensemble, initial_state, part
+    from resharpen.engines.base import Ensemble, arrays_of, initial_state
     from resharpen.streams import GROUP
 
     groups = np.split(np.arange(n_models), range(GROUP, n_models, GROUP))
-    states = [part(initial_state(problem, Ensemble(group, {})), "theta") for group in groups]
+    states = [arrays_of(initial_state(problem, Ensemble(group, {})), "theta") for group in groups]
     return {name: np.concatenate([state[name] for state in states]) for name in states[0]}
 
 

@@ -1,4 +1,4 @@
-"""Polya's urn: a ball that is drawn goes back with another of its colour."""
+"""Polya's urn: a ball that is drawn goes back with another of its color."""
 
 from dataclasses import dataclass
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from resharpen.engines.base import Ensemble, Problem, initial_state, part
+from resharpen.engines.base import Ensemble, Problem, arrays_of, initial_state
 from resharpen.experiments.keeping.stored import StoredModel
 from resharpen.models import RETRIEVER_PLACEMENTS, Minimal, Model, Retriever, Transformer
-from resharpen.optim import OPTIMISERS
+from resharpen.optim import OPTIMIZERS
 from resharpen.optim.hyperparameters import TABLE, Row, draw, narrowed
-from resharpen.optim.optimiser import Optimiser
-from resharpen.parts import ATTENTIONS, NORMS, PLACEMENTS, POSITION_ENCODINGS, STUDIED_PLACEMENTS, Parts, Placement
+from resharpen.optim.optimizer import Optimizer
+from resharpen.parts import ATTENTIONS, NORMS, PLACEMENTS, POSITIONS, STUDIED_PLACEMENTS, Parts, Placement
 from resharpen.parts.part import Attention, Norm, Positions
 from resharpen.tasks import Batch, Dyck, MaxRetrieval, SetComplement, Task
 
@@ -105,26 +105,26 @@ def of_parts(
     norm: str | Norm = "rms",
     attention: str | Attention = "softmax",
     positions: str | Positions | None = None,
-    optimiser: str | Optimiser = "adamw",
+    optimizer: str | Optimizer = "adamw",
 ) -> Problem:
     """A problem whose parts are given by name, or as they are; positions are the model's own where none are said."""
 
-    def found(catalogue: Mapping[str, Any], part: Any) -> Any:
-        return catalogue[part] if isinstance(part, str) else part
+    def found(catalog: Mapping[str, Any], part: Any) -> Any:
+        return catalog[part] if isinstance(part, str) else part
 
     parts = Parts(
         found({**PLACEMENTS, **EVERYTHING, "seven": SEVEN}, placement),
         found(NORMS, norm),
         found(ATTENTIONS, attention),
-        found(POSITION_ENCODINGS, positions or type(model).positions),
+        found(POSITIONS, positions or type(model).positions),
     )
-    return Problem(task, model, parts, length, batch, steps, seed, found(OPTIMISERS, optimiser))
+    return Problem(task, model, parts, length, batch, steps, seed, found(OPTIMIZERS, optimizer))
 
 
 def make_ensemble(problem: Problem, draws: int | Sequence[int] = 3, **rows: Any) -> Ensemble:
     """The first so many draws, or the given ones; rows of the table of hyperparameters narrowed as asked."""
     draw_M = np.arange(draws) if isinstance(draws, int) else np.array(draws)
-    table: dict[str, Row] = {**TABLE, **problem.optimiser.hyperparameters, **problem.parts.hyperparameters}
+    table: dict[str, Row] = {**TABLE, **problem.optimizer.hyperparameters, **problem.parts.hyperparameters}
     table |= {name: narrowed(name, value, table[name]) for name, value in rows.items()}
     return Ensemble(draw_M, draw(table, problem.seed, problem.setting, draw_M))
 
@@ -147,7 +147,7 @@ def hyper(epsilon: Any) -> dict[str, torch.Tensor]:
 def moved(problem: Problem, ensemble: Ensemble, scale: float = 0.5) -> dict[str, np.ndarray]:
     """A state whose weights are far from zero, so that norms, attention and softmax are all at work."""
     rng, state = np.random.default_rng(1), initial_state(problem, ensemble)
-    for name, x in part(state, "theta").items():
+    for name, x in arrays_of(state, "theta").items():
         size = scale * (len(x[0]) / 4) ** -0.5 if x.ndim == 3 else scale
         around = 1.0 if name.split(".")[-1].startswith("g_") else 0.0
         state[f"theta.{name}"] = (around + size * rng.standard_normal(x.shape)).astype(np.float32)

@@ -115,7 +115,7 @@ EXTENTS: dict[str, Callable[..., Extents]] = {
 def of_structure(engine: NativeEngine, it: Structure) -> Memory:
     pointers = [getattr(it, name) for name, kind in it._fields_ if kind is c_void_p]
     found: Extents = ()
-    if type(it).__name__ == "Training":
+    if type(it).__name__ == "TrainingStruct":
         found = of_training(engine, it)
     elif type(it).__name__ == "Tables":
         found = [(engine.problem.task.automaton.p_SxE.size, FLOAT)] * 4

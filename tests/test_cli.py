@@ -92,7 +92,7 @@ def test_results_are_tidy(toml, tmp_path, capsys):
     parquet = pl.read_parquet(tmp_path / "all.parquet")
     assert csv.height == parquet.height == 2 * 2 * 16 * 2 * 3 * 3
     wanted = {"model", "weights", "selection", "length", "value", "count", "variant", "placement", "norm", "attention"}
-    assert wanted | {"positions", "optimiser", "ema_lag", "rms_epsilon"} <= set(csv.columns)
+    assert wanted | {"positions", "optimizer", "ema_lag", "rms_epsilon"} <= set(csv.columns)
     assert set(csv.filter(variant="mine")["placement"]) == {"block_out"}
 
 

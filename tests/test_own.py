@@ -18,7 +18,7 @@ from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.runner import load, run
 from resharpen.experiments.specs.variant import parse_sum
 from resharpen.models import find_model
-from resharpen.optim import find_optimiser
+from resharpen.optim import find_optimizer
 from resharpen.parts import find_attention, find_norm, find_positions
 from resharpen.tasks import find_task
 
@@ -135,7 +135,7 @@ def test_a_missing_name_says_what_there_is(file):
     [
         (find_attention, "is a norm, not attention: see @rs.attention"),
         (find_positions, "is a norm, not positions: see @rs.positions"),
-        (find_optimiser, "is a norm, not optimiser: see @rs.optimiser"),
+        (find_optimizer, "is a norm, not optimizer: see @rs.optimizer"),
         (find_model, "is not a model: it has to be a frozen dataclass derived from rs.Model"),
         (find_task, "is not a task: it has to be a frozen dataclass derived from rs.Task"),
     ],

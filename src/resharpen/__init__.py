@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from resharpen.models.layers import linear as linear
     from resharpen.notebook import run as run
     from resharpen.optim.hyperparameters import Row as Row
-    from resharpen.optim.optimiser import optimiser as optimiser
+    from resharpen.optim.optimizer import optimizer as optimizer
     from resharpen.parts import PLACEMENTS as PLACEMENTS
     from resharpen.parts import Placement as Placement
     from resharpen.parts.parameter import learned as learned
@@ -93,7 +93,7 @@ _WHERE = {
     "embedding": "models.layers",
     "linear": "models.layers",
     "Row": "optim.hyperparameters",
-    "optimiser": "optim.optimiser",
+    "optimizer": "optim.optimizer",
     "PLACEMENTS": "parts",
     "Placement": "parts",
     "attention": "parts.part",

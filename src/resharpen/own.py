@@ -131,10 +131,10 @@ def find(reference: str) -> Any:
     return getattr(module, name)
 
 
-def find_in(catalogue: Mapping[str, T], kind: type[T], what: str, name: str) -> T:
+def find_in(catalog: Mapping[str, T], kind: type[T], what: str, name: str) -> T:
     """The built-in thing of that name, or the user's own, which has to be of that kind."""
     if not is_own(name):
-        return _built_in(catalogue, what, name)
+        return _built_in(catalog, what, name)
     found = find(name)
     if not isinstance(found, kind):
         is_a = f"is a {type(found).__name__.lower()}, not {what}"
@@ -142,10 +142,10 @@ def find_in(catalogue: Mapping[str, T], kind: type[T], what: str, name: str) -> 
     return found
 
 
-def find_class(catalogue: Mapping[str, type[T]], base: type[T], what: str, kind: str) -> type[T]:
+def find_class(catalog: Mapping[str, type[T]], base: type[T], what: str, kind: str) -> type[T]:
     """The built-in class of that kind, or the user's own, whose kind is then its reference."""
     if not is_own(kind):
-        return _built_in(catalogue, what, kind)
+        return _built_in(catalog, what, kind)
     found = find(kind)
     frozen = isinstance(found, type) and is_dataclass(found) and found.__dataclass_params__.frozen  # pyright: ignore[reportAttributeAccessIssue]
     if not (frozen and issubclass(found, base)):
@@ -157,10 +157,10 @@ def find_class(catalogue: Mapping[str, type[T]], base: type[T], what: str, kind:
     return found
 
 
-def _built_in(catalogue: Mapping[str, T], what: str, name: str) -> T:
-    if name not in catalogue:
-        raise unknown(what, name, catalogue)
-    return catalogue[name]
+def _built_in(catalog: Mapping[str, T], what: str, name: str) -> T:
+    if name not in catalog:
+        raise unknown(what, name, catalog)
+    return catalog[name]
 
 
 @cache

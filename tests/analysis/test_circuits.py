@@ -22,7 +22,7 @@ from resharpen.analysis.theory import (
 from resharpen.analysis.theory.examples import hard_coded_tvd, with_gains
 from resharpen.analysis.theory.merging import exchange_gaps, least_merged_tvd, merged_pairs
 from resharpen.models import Minimal
-from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITION_ENCODINGS, STUDIED_PLACEMENTS, Parts, Placement
+from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITIONS, STUDIED_PLACEMENTS, Parts, Placement
 from resharpen.parts.part import Norm
 from resharpen.tasks import SetComplement
 from resharpen.views.circuits import draw_cure, draw_model, draw_run
@@ -102,7 +102,7 @@ def test_the_hard_coded_model_is_in_form_with_constant_attention() -> None:
     assert table["in_form"].tolist() == [True]
     assert table["attention_distance"][0] < 1e-15
     np.testing.assert_array_equal(table["A"], 1)
-    np.testing.assert_allclose(table["A_normalised"], 1 / v)
+    np.testing.assert_allclose(table["A_normalized"], 1 / v)
     np.testing.assert_allclose(table["entropy"][0], np.log(s), atol=1e-15)
     np.testing.assert_allclose(table["gap_mean"][0], np.where(s == 1, 1 + v, v / s))
     np.testing.assert_allclose(table["gap_min"][0], table["gap_mean"][0])
@@ -184,7 +184,7 @@ def test_attention_that_is_not_constant() -> None:
     table = circuits.circuit_table(weights, ALL["none"], {"rms_epsilon": np.zeros(1)}, SetComplement(v))
     rows = np.exp(e) / np.exp(e).sum(1, keepdims=True)
     np.testing.assert_allclose(table["A"][0], np.exp(e))
-    np.testing.assert_allclose(table["A_normalised"][0], rows)
+    np.testing.assert_allclose(table["A_normalized"][0], rows)
     np.testing.assert_allclose(table["attention_distance"], (np.abs(rows - 1 / v).sum(1) / 2).mean())
     pairs = [np.exp(e[t, [t, u]]) / np.exp(e[t, [t, u]]).sum() for t in range(v) for u in range(v) if u != t]
     np.testing.assert_allclose(table["entropy"][0, 1], np.mean([-(p * np.log(p)).sum() for p in pairs]))
@@ -209,7 +209,7 @@ def test_models_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_allclose(pieces[name], array, rtol=1e-12)
 
 
-def test_a_diverged_model_leaves_its_neighbours_alone() -> None:
+def test_a_diverged_model_leaves_its_neighbors_alone() -> None:
     weights = random_weights(ALL["pre"])
     sound = circuits.circuit_table(weights, ALL["pre"], {"rms_epsilon": np.full(3, 1e-3)}, SetComplement(5))
     weights["W_V"][1] = np.inf
@@ -224,7 +224,7 @@ def test_circuits_are_those_of_rms_norm_without_positions() -> None:
     assert circuits.is_inspectable(LOG_N["peri+log-n"])
     for name in ("other", "rms"):  # a part is itself, whatever it is called
         assert not circuits.is_inspectable(Parts(PLACEMENTS["peri"], norm=Norm(name, lambda x, p: x)))
-    assert not circuits.is_inspectable(Parts(PLACEMENTS["peri"], positions=POSITION_ENCODINGS["rope"]))
+    assert not circuits.is_inspectable(Parts(PLACEMENTS["peri"], positions=POSITIONS["rope"]))
     for part in ("gated", "stick-breaking"):
         assert not circuits.is_inspectable(Parts(PLACEMENTS["peri"], attention=ATTENTIONS[part]))
     assert not circuits.is_inspectable(Parts(PLACEMENTS["heads-out"]))

@@ -72,7 +72,7 @@ def test_one_placement_that_fails_fails_the_claim():
     assert found[1].verdict == "holds"
 
 
-def test_pre_that_generalises_contradicts_the_claim():
+def test_pre_that_generalizes_contradicts_the_claim():
     assert made_up(lambda p, s: 0.01).all()[0].verdict == "does not hold"
 
 

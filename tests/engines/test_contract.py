@@ -18,7 +18,7 @@ from helpers import (
 )
 from parity import assert_first_gradient, assert_parity
 
-from resharpen.engines.base import Problem, part, weights_of
+from resharpen.engines.base import Problem, arrays_of, weights_of
 from resharpen.engines.native.minimal import NativeMinimal
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.native.transformer import NativeTransformer
@@ -134,7 +134,7 @@ def test_what_is_known_without_a_dump(case):
 
 @pytest.mark.parametrize("draws", [[2, 9], [5], [3, 9, 14]], ids=str)
 @every_engine
-def test_a_model_does_not_depend_on_its_neighbours(case, draws):
+def test_a_model_does_not_depend_on_its_neighbors(case, draws):
     everyone, some = (case.engine(make_ensemble(case.problem, chosen)) for chosen in (16, draws))
     n = 50 if case.native and case.family == "minimal" else 5
     everyone.advance(n)
@@ -160,7 +160,7 @@ def test_a_model_does_not_depend_on_its_neighbours(case, draws):
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 @every_engine
 def test_poison_stays_in_its_model(case, poison):
-    """The model is frozen from the step of divergence on, its loss too, and its neighbours keep their bits."""
+    """The model is frozen from the step of divergence on, its loss too, and its neighbors keep their bits."""
     n_models = 16 if case.family == "minimal" else 3
     ensemble = make_ensemble(case.problem, n_models)
     others = np.arange(n_models) != 1
@@ -178,8 +178,8 @@ def test_poison_stays_in_its_model(case, poison):
         frozen = {key: x for key, x in state.items() if key not in ("step", "diverged_at")}
         assert_same({key: b[key] for key in frozen}, {key: x[[1]] for key, x in frozen.items()}, [1])
         if np.isnan(poison):
-            expected = clean.measure(part(a, "theta"), case.validation())
-            for measure, values in poisoned.measure(part(b, "theta"), case.validation()).items():
+            expected = clean.measure(arrays_of(a, "theta"), case.validation())
+            for measure, values in poisoned.measure(arrays_of(b, "theta"), case.validation()).items():
                 assert measure == "marked" or np.isnan(values[1]).all()  # one logit may not see it
                 assert np.array_equal(values[others], expected[measure][others])
 
@@ -302,7 +302,7 @@ def test_saturated_attention_of_the_retriever_has_no_gradient(placement, attenti
     engine = NativeRetriever(problem, ensemble)
     engine.load(start)
     engine.advance(1)
-    gradient = part(engine.dump(), "m")
+    gradient = arrays_of(engine.dump(), "m")
     whole = np.sqrt(sum((g.reshape(8, -1) ** 2).sum(1) for g in gradient.values()))
     assert (np.linalg.norm(gradient["K"], axis=(1, 2)) < 1e-12 * whole).sum() >= 6
 

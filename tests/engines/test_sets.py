@@ -10,7 +10,7 @@ from resharpen.engines.sets import are_enough
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import Minimal
 from resharpen.optim.hyperparameters import TABLE
-from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITION_ENCODINGS, Parts
+from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITIONS, Parts
 from resharpen.parts.part import masked_softmax
 
 
@@ -88,7 +88,7 @@ def enough(parts: Parts, **rows: float) -> bool:
 )
 def test_an_attention_that_sees_more_than_a_set_is_found_out(attention, sees):
     assert enough(Parts(PLACEMENTS["peri"], attention=attention)) != sees
-    assert not enough(Parts(PLACEMENTS["peri"], attention=attention, positions=POSITION_ENCODINGS["rope"]))
+    assert not enough(Parts(PLACEMENTS["peri"], attention=attention, positions=POSITIONS["rope"]))
 
 
 def test_it_is_found_out_with_the_numbers_that_models_have():

@@ -7,15 +7,15 @@ from helpers import make_ensemble, make_problem, transformer_problem
 
 import reference
 from resharpen.engines import torch_engine
-from resharpen.engines.base import Ensemble, initial_state, part, weights_of
+from resharpen.engines.base import Ensemble, arrays_of, initial_state, weights_of
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import Transformer
-from resharpen.parts import ATTENTIONS, POSITION_ENCODINGS
+from resharpen.parts import ATTENTIONS, POSITIONS
 
 SMALL = Transformer(6, layers=1, d=8, heads=2, d_mlp=6)
 ATTENTION_AND_POSITIONS = [(name, "nope" if part.orders else "rope") for name, part in ATTENTIONS.items()]
-ATTENTION_AND_POSITIONS += [("softmax", name) for name in POSITION_ENCODINGS if name != "rope"]
-PARTS = ("theta", "m", "v", "ema")
+ATTENTION_AND_POSITIONS += [("softmax", name) for name in POSITIONS if name != "rope"]
+STATE = ("theta", "m", "v", "ema")
 
 
 def moved(problem, ensemble, scale=0.6):
@@ -23,7 +23,7 @@ def moved(problem, ensemble, scale=0.6):
     rng = np.random.default_rng(1)
     state = {name: array.astype(np.float64) if array.dtype == np.float32 else array
              for name, array in initial_state(problem, ensemble).items()}  # fmt: skip
-    for name in part(state, "theta"):
+    for name in arrays_of(state, "theta"):
         state[f"theta.{name}"] = scale * rng.standard_normal(state[f"theta.{name}"].shape)
         state[f"ema.{name}"] = state[f"theta_0.{name}"] = state[f"theta.{name}"].copy()
     return state
@@ -43,7 +43,7 @@ def test_gradients_against_finite_differences(placement):
     batch = batch_of(problem, 0)
     loss_M, got = engine.gradients(batch)
     for m in range(2):
-        theta = {name: array[m] for name, array in part(state, "theta").items()}
+        theta = {name: array[m] for name, array in arrays_of(state, "theta").items()}
         epsilon = ensemble.hyperparameters["rms_epsilon"][m]
         assert np.isclose(loss_M[m], reference.loss(theta, *batch[:2], placement, epsilon), rtol=1e-12)
         expected = reference.gradient(theta, *batch[:2], placement, epsilon)
@@ -63,14 +63,14 @@ def test_two_whole_steps_against_numpy(placement):
     got = engine.dump()
     for m in range(3):
         hyper = {name: values[m] for name, values in ensemble.hyperparameters.items()}
-        state = [{name: array[m].copy() for name, array in part(start, p).items()} for p in PARTS]
+        state = [{name: array[m].copy() for name, array in arrays_of(start, p).items()} for p in STATE]
         loss = 0.0
         for n in range(2):
             loss += reference.loss(state[0], *batch_of(problem, n)[:2], placement, hyper["rms_epsilon"])
             g = reference.gradient(state[0], *batch_of(problem, n)[:2], placement, hyper["rms_epsilon"])
             reference.train_step(state, g, n, problem.steps, hyper)
         assert np.isclose(got["loss"][m], loss, rtol=1e-7)
-        for p, arrays in zip(PARTS, state, strict=True):
+        for p, arrays in zip(STATE, state, strict=True):
             for name, expected in arrays.items():
                 assert np.allclose(got[f"{p}.{name}"][m], expected, rtol=2e-5, atol=1e-7), (p, name)
 
@@ -94,7 +94,7 @@ def test_evaluation_against_numpy(v):
     problem = make_problem("peri", v=v)
     ensemble = make_ensemble(problem, 2)
     engine = TorchEngine(problem, ensemble, dtype="float64")
-    theta = part(moved(problem, ensemble), "theta")
+    theta = arrays_of(moved(problem, ensemble), "theta")
     validation = problem.task.validation(0, "report")
     got = engine.measure(theta, validation)["tvd"]
     rows, ends = np.nonzero(validation.scored_NxL)

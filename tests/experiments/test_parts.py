@@ -11,12 +11,12 @@ import pytest
 from helpers import assert_same, reported
 
 import resharpen as rs
-from resharpen.engines.base import part
+from resharpen.engines.base import arrays_of
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.experiments.specs.spec import Experiment, Setting
-from resharpen.experiments.specs.variant import CATALOGUES, DEFAULTS, PARTS
+from resharpen.experiments.specs.variant import CATALOGS, DEFAULTS, PARTS
 from resharpen.models import Minimal, Retriever, Transformer
-from resharpen.optim import OPTIMISERS
+from resharpen.optim import OPTIMIZERS
 from resharpen.parts import PLACEMENTS
 from resharpen.tasks import Dyck, MaxRetrieval, SetComplement
 
@@ -48,7 +48,7 @@ REFUSED = {
         "adaptive-temperature": TO_READ,
     },
 }
-ALL = {name: kind for kind in PARTS for name in CATALOGUES[kind]}
+ALL = {name: kind for kind in PARTS for name in CATALOGS[kind]}
 FITTING = [(model, name) for model in SETTINGS for name in ALL if name not in REFUSED[model]]
 TOGETHER = pytest.mark.xdist_group("parts")  # one run for all
 EACH = pytest.mark.parametrize(("model", "name"), FITTING, ids=["-".join(each) for each in FITTING])
@@ -75,7 +75,7 @@ def is_usual(model: str, name: str) -> bool:
 
 
 def test_names_are_distinct():
-    names = [name for catalogue in CATALOGUES.values() for name in catalogue]
+    names = [name for catalog in CATALOGS.values() for name in catalog]
     assert len(set(names)) == len(names) == len(ALL) + 3
 
 
@@ -90,7 +90,7 @@ def test_it_trains_and_resumes_bit_for_bit(model, name):
     end = whole.dump()
     assert_same(end, resumed.dump())
     assert (end["diverged_at"] == -1).all()
-    learned = [key for key, x in part(start, "theta").items() if np.array_equal(end[f"theta.{key}"], x)]
+    learned = [key for key, x in arrays_of(start, "theta").items() if np.array_equal(end[f"theta.{key}"], x)]
     assert learned == []  # nothing that the part brings is left out
 
 
@@ -98,17 +98,17 @@ def test_it_trains_and_resumes_bit_for_bit(model, name):
 def test_it_is_paired_and_does_something(model, name):
     """The draws and the initial weights of what it shares with `peri` are the same; where they lead to is not."""
     usual, other = engine_of(model, "peri"), engine_of(model, name)
-    brought = OPTIMISERS[name].hyperparameters if ALL[name] == "optimiser" else {}
+    brought = OPTIMIZERS[name].hyperparameters if ALL[name] == "optimizer" else {}
     draws, found = usual.ensemble.hyperparameters, other.ensemble.hyperparameters
     assert set(found) == set(draws) | set(brought)
     assert all(np.array_equal(found[row], draws[row]) for row in draws if row not in brought)
-    a, b = (part(engine.dump(), "theta") for engine in (usual, other))
+    a, b = (arrays_of(engine.dump(), "theta") for engine in (usual, other))
     shared = [key for key in a if key in b]
     assert "W_2" in shared or "U" in shared
     assert all(np.array_equal(a[key], b[key]) for key in shared)
     usual.advance(3)
     other.advance(3)
-    a, b = (part(engine.dump(), "theta") for engine in (usual, other))
+    a, b = (arrays_of(engine.dump(), "theta") for engine in (usual, other))
     assert all(np.array_equal(a[key], b[key]) for key in shared) == is_usual(model, name)
 
 

@@ -7,7 +7,7 @@ import reference
 from resharpen.models import Minimal
 from resharpen.models.initial import STD, initial_weights, truncated_normal
 from resharpen.models.module import SingleModel
-from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITIONS, WHENCE, Parts, Placement
+from resharpen.parts import ATTENTIONS, PLACEMENT_SOURCES, PLACEMENTS, SITES, Parts, Placement
 from resharpen.streams import key
 
 
@@ -58,7 +58,7 @@ def test_the_table_of_placements():
     }
     for name, bits in table.items():
         assert PLACEMENTS[name] == Placement(*(bit == "1" for bit in bits))
-    assert set(table) == set(PLACEMENTS) == set(WHENCE)
+    assert set(table) == set(PLACEMENTS) == set(PLACEMENT_SOURCES)
 
 
 def gains(placement):
@@ -68,7 +68,7 @@ def gains(placement):
 
 def test_a_gain_for_every_norm_and_no_other():
     assert gains(PLACEMENTS["none"]) == []
-    around = [f"g_{position}" for position in POSITIONS[:5]]
+    around = [f"g_{site}" for site in SITES[:5]]
     assert gains(Placement(*[True] * 7)) == [*around, "g_heads_out", "g_queries", "g_keys"]
 
 

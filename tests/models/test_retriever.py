@@ -6,11 +6,11 @@ import retriever_reference as reference
 import torch
 from helpers import hyper, make_ensemble, of_parts, random_theta, retriever_problem, tensors
 
-from resharpen.engines.base import initial_state, part
+from resharpen.engines.base import arrays_of, initial_state
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models.loss import total_nll
 from resharpen.models.retriever import RETRIEVER_PLACEMENTS, Retriever
-from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITION_ENCODINGS, Parts
+from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITIONS, Parts
 from resharpen.tasks import Batch, Items, MaxRetrieval
 
 TASK = MaxRetrieval(longest=16, selection_items=1024)
@@ -157,14 +157,14 @@ def test_only_its_own_four_placements():
     for placement in RETRIEVER_PLACEMENTS.values():
         model.check(Parts(placement))
     with pytest.raises(ValueError, match="its items have no positions"):
-        model.check(Parts(RETRIEVER_PLACEMENTS["none"], positions=POSITION_ENCODINGS["rope"]))
+        model.check(Parts(RETRIEVER_PLACEMENTS["none"], positions=POSITIONS["rope"]))
     assert gains("peri") == ["g_block_in", "g_block_out"]
     assert [gains(p) for p in ("none", "pre", "post")] == [[], ["g_block_in"], ["g_block_out"]]
 
 
 def test_initial_weights_and_decay():
     problem = retriever_problem("peri", 128)
-    theta = part(initial_state(problem, make_ensemble(problem, 2)), "theta")
+    theta = arrays_of(initial_state(problem, make_ensemble(problem, 2)), "theta")
     parameters = problem.model.parameters(problem.parts)
     assert set(parameters) == set(theta)
     assert sum(x[0].size for x in theta.values()) == 11 * 128 + 4 * 128**2 + 128 * 10 + 6 * 128 + 10
@@ -193,7 +193,7 @@ def test_the_torch_engine_trains_it():
 
     def accuracy():
         validation = TASK.validation(0, "selection")
-        return engine.measure(part(engine.dump(), "theta"), validation)["accuracy"].mean()
+        return engine.measure(arrays_of(engine.dump(), "theta"), validation)["accuracy"].mean()
 
     assert accuracy() < 0.3
     engine.advance(400)

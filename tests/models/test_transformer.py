@@ -13,7 +13,7 @@ from resharpen.models import causal
 from resharpen.models.layers import Bound
 from resharpen.models.loss import total_nll
 from resharpen.models.transformer import Transformer
-from resharpen.parts import PLACEMENTS, POSITION_ENCODINGS, Parts
+from resharpen.parts import PLACEMENTS, POSITIONS, Parts
 from resharpen.tasks import Dyck
 
 SMALL = Transformer(6, layers=2, d=8, heads=2, d_mlp=6)
@@ -211,7 +211,7 @@ def test_a_few_sequences_at_a_time_are_all_of_them(attention, monkeypatch):
 
 
 def test_parameters_by_name():
-    model, rope = Transformer(18), POSITION_ENCODINGS["rope"]
+    model, rope = Transformer(18), POSITIONS["rope"]
     plain, peri = (model.parameters(Parts(PLACEMENTS[name], positions=rope)) for name in ("none", "peri"))
     assert sum(math.prod(p.shape) for p in plain.values()) == 2 * 12 * 64 * 64 + 2 * 18 * 64
     assert list(plain)[:3] == ["E", "0.attention.W_Q", "0.attention.W_K"]
@@ -232,7 +232,7 @@ def test_rope_needs_heads_of_even_width():
     odd = Transformer(4, d=6, heads=2)
     odd.check(Parts(PLACEMENTS["peri"]))
     with pytest.raises(ValueError, match="d / heads = 3 is odd"):
-        odd.check(Parts(PLACEMENTS["peri"], positions=POSITION_ENCODINGS["rope"]))
+        odd.check(Parts(PLACEMENTS["peri"], positions=POSITIONS["rope"]))
 
 
 @pytest.mark.parametrize(("sizes", "message"), [({"d": 10}, "multiple of the 4 heads"), ({"layers": 0}, "at least 1")])

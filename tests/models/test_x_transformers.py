@@ -76,10 +76,10 @@ def renamed(theta, norm: str, turned: bool):
                 gain = theta[block + ours].expand(MODEL.heads, 1, -1)
                 gain = gain[..., HALF_TO_PAIRS[: MODEL.d_head]] if turned else gain
                 named[f"layers.{i}.1.{theirs}"] = math.sqrt(MODEL.d_head) * gain
-    for position, where in NORMS.items():
+    for site, where in NORMS.items():
         for ours, theirs in IN_NORMS[norm].items():
-            for i, block in enumerate(MODEL.blocks if position != "unembedding_in" else [""]):
-                if (name := f"{block}{ours}_{position}") in theta:
+            for i, block in enumerate(MODEL.blocks if site != "unembedding_in" else [""]):
+                if (name := f"{block}{ours}_{site}") in theta:
                     named[f"{where.format(i)}.{theirs}"] = theta[name]
     return named
 

@@ -11,7 +11,7 @@ from resharpen import own
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.errors import UserError
 from resharpen.models import Minimal, Transformer
-from resharpen.optim import OPTIMISERS, find_optimiser
+from resharpen.optim import OPTIMIZERS, find_optimizer
 from resharpen.optim.adamw import one_minus_power
 from resharpen.optim.bema import bema_weights
 from resharpen.optim.clipping import clip_factor, gradient_norm
@@ -89,14 +89,14 @@ def test_what_a_part_learns_decays_if_it_is_drawn():
     assert not rs.learned("heads", start=0.5).decays
 
 
-def test_the_table_of_a_step_has_the_columns_of_its_optimiser():
+def test_the_table_of_a_step_has_the_columns_of_its_optimizer():
     """Steps 4 and 5, counted from 0, of two models: 1 / (1 - beta^t) with t = 5 and 6."""
     draws = {**draw(TABLE, 0, "x", np.arange(2)), "one_minus_beta1": np.array([0.1, 1.0])}
-    table = step_table(OPTIMISERS["adamw"], draws, 100, first=4, n=2)
+    table = step_table(OPTIMIZERS["adamw"], draws, 100, first=4, n=2)
     assert set(table) == {"lr", "correction1", "correction2", "ema_weight"}
     assert np.allclose(table["correction1"], [[1 / (1 - 0.9**5), 1.0], [1 / (1 - 0.9**6), 1.0]], rtol=1e-12)
 
-    @rs.optimiser(columns=lambda draws, t: {"half": draws["weight_decay"] / 2 + 0 * t})
+    @rs.optimizer(columns=lambda draws, t: {"half": draws["weight_decay"] / 2 + 0 * t})
     def plain(theta, g, state, p):
         return theta, {}
 
@@ -116,7 +116,7 @@ def test_an_update_of_adamw_by_hand():
         decay=0.2,
     )
     zero = torch.zeros(1, 1)
-    theta, state = OPTIMISERS["adamw"].update(torch.tensor([[4.0]]), torch.tensor([[2.0]]), {"m": zero, "v": zero}, p)
+    theta, state = OPTIMIZERS["adamw"].update(torch.tensor([[4.0]]), torch.tensor([[2.0]]), {"m": zero, "v": zero}, p)
     assert math.isclose(state["m"], 0.2, rel_tol=1e-6)
     assert math.isclose(state["v"], 0.04, rel_tol=1e-6)
     assert math.isclose(theta, 4 - 0.5 * 0.2 * 4 - 0.5 * 0.4 / (math.sqrt(0.12) + 1e-3), rel_tol=1e-6)
@@ -154,20 +154,20 @@ def still(theta, g, state, p):
     ],
 )
 def test_a_state_that_would_be_taken_for_another(state, message):
-    optimiser = rs.optimiser(state=state)(still)
+    optimizer = rs.optimizer(state=state)(still)
     with pytest.raises(rs.UserError, match=message) as error:
-        optimiser.check()
+        optimizer.check()
     assert "\n" not in str(error.value)
-    problem = make_problem(optimiser=optimiser)
+    problem = make_problem(optimizer=optimizer)
     with pytest.raises(rs.UserError, match=message):
         TorchEngine(problem, make_ensemble(problem))
 
 
 def test_it_is_refused_before_anything_is_written(tmp_path):
     path = tmp_path / "own.py"
-    path.write_text('import resharpen as rs\n\n@rs.optimiser(state=("ema",))\ndef mine(theta, g, state, p): ...\n')
+    path.write_text('import resharpen as rs\n\n@rs.optimizer(state=("ema",))\ndef mine(theta, g, state, p): ...\n')
     with pytest.raises(rs.UserError, match="cannot have the name 'ema'"):
-        find_optimiser(own.refer(f"{path}:mine"))
+        find_optimizer(own.refer(f"{path}:mine"))
 
 
 @pytest.mark.parametrize("elementwise", [True, False])
@@ -185,11 +185,11 @@ def test_it_is_refused_before_anything_is_written(tmp_path):
 def test_an_update_returns_what_was_declared(elementwise, returned, message):
     """Or a momentum under another name would never change."""
 
-    @rs.optimiser(state=("m",), elementwise=elementwise)
+    @rs.optimizer(state=("m",), elementwise=elementwise)
     def typo(theta, g, state, p):
         return returned(theta - p.lr * g, state["m"] + g)
 
-    problem = make_problem(optimiser=typo)
+    problem = make_problem(optimizer=typo)
     with pytest.raises(rs.UserError, match=message) as error:
         TorchEngine(problem, make_ensemble(problem)).advance(1)
     assert "\n" not in str(error.value)

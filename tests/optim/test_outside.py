@@ -1,4 +1,4 @@
-"""Optimisers against those that nobody here wrote, in float64: here several models at once, there one by one."""
+"""Optimizers against those that nobody here wrote, in float64: here several models at once, there one by one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helpers import make_ensemble, make_problem, retriever_problem, transformer_
 from lion_pytorch import Lion
 
 from resharpen.engines.torch_engine import TorchEngine
-from resharpen.optim import OPTIMISERS
+from resharpen.optim import OPTIMIZERS
 from resharpen.optim.hyperparameters import TABLE, draw
 from resharpen.optim.muon import orthogonal
 
@@ -20,13 +20,13 @@ MATRICES = [(4, 6), (6, 4), (5, 5), (4, 1), (1, 4)]
 
 
 def draws_of(name):
-    rows = {**TABLE, **OPTIMISERS[name].hyperparameters}
+    rows = {**TABLE, **OPTIMIZERS[name].hyperparameters}
     return draw(rows, 5, name, np.arange(MODELS))
 
 
 def ours(name, theta, gradients, inner=False, draws=None):
     """theta [M, ...] after a step on each gradient, with the hyperparameters of `draws_of` and no schedule."""
-    part, draws = OPTIMISERS[name], draws or draws_of(name)
+    part, draws = OPTIMIZERS[name], draws or draws_of(name)
     state = {key: torch.zeros_like(theta) for key in part.state}
 
     def column(x):
@@ -40,16 +40,16 @@ def ours(name, theta, gradients, inner=False, draws=None):
     return theta
 
 
-def theirs(optimiser_of, theta, gradients, before=lambda weights, m: None):
-    """The same with an optimiser of torch's kind for each model."""
+def theirs(optimizer_of, theta, gradients, before=lambda weights, m: None):
+    """The same with an optimizer of torch's kind for each model."""
     out = []
     for m in range(len(theta)):
         weights = torch.nn.Parameter(theta[m].clone())
-        optimiser = optimiser_of([weights], m)
+        optimizer = optimizer_of([weights], m)
         for g in gradients:
             before(weights.data, m)
             weights.grad = g[m].clone()
-            optimiser.step()
+            optimizer.step()
         out.append(weights.detach())
     return torch.stack(out)
 
@@ -151,7 +151,7 @@ def test_in_an_engine_only_inner_matrices_leave_adamw_s_path():
     """Paired: the same draws, the same first gradient, so what is not inner takes the same first step."""
     states = {}
     for name in ("adamw", "muon"):
-        problem = transformer_problem("peri", optimiser=name)
+        problem = transformer_problem("peri", optimizer=name)
         engine = TorchEngine(problem, make_ensemble(problem, 2, warmup_steps=0))
         engine.advance(1)
         states[name] = engine.dump()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from resharpen.parts import POSITION_ENCODINGS
+from resharpen.parts import POSITIONS
 from resharpen.parts.positions.rope import rope
 
 
@@ -38,5 +38,5 @@ def test_rotation_turns_pairs():
 
 def test_nope_is_nothing():
     x = torch.randn(2, 3)
-    assert POSITION_ENCODINGS["nope"].on == "nothing"
-    assert POSITION_ENCODINGS["nope"](x, None) is x
+    assert POSITIONS["nope"].on == "nothing"
+    assert POSITIONS["nope"](x, None) is x

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from resharpen.cli import main
-from resharpen.experiments.specs.variant import CATALOGUES, PARTS
+from resharpen.experiments.specs.variant import CATALOGS, PARTS
 from resharpen.models import MODELS
 from resharpen.views import parts
 from resharpen.views.parts import SETTINGS, described, where
@@ -16,7 +16,7 @@ def test_the_table(capsys):
     head = next(line for line in lines if "what it is" in line)
     assert head.split()[-3:] == list(MODELS)
     found = [line.split()[0] for line in lines if line.startswith("    ") and not line.startswith("     ")]
-    assert found == [name for kind in PARTS for name in CATALOGUES[kind]]
+    assert found == [name for kind in PARTS for name in CATALOGS[kind]]
     text = " ".join(" ".join(lines).split())
     for words in ("native", "torch", "(Nakanishi, 2025)", "peak_learning_rate: 0.001 to 10", "[e_i/2 - tau]_+^2"):
         assert words in text
@@ -24,7 +24,7 @@ def test_the_table(capsys):
 
 def test_every_part_says_what_it_is_and_whose():
     for kind in PARTS:
-        for name, part in CATALOGUES[kind].items():
+        for name, part in CATALOGS[kind].items():
             what, source = described(kind, name, part)
             assert 5 < len(what) < 140, name
             assert "(" not in source
@@ -36,13 +36,13 @@ def test_engines_are_asked(monkeypatch):
     asked = []
 
     def why_not(problem, training):
-        asked.append((problem.model.kind, problem.parts.attention.name, problem.optimiser.name, training))
+        asked.append((problem.model.kind, problem.parts.attention.name, problem.optimizer.name, training))
         return "" if problem.parts.attention.name == "ssmax" else "it does not know it"
 
     monkeypatch.setattr(parts, "why_not_native", why_not)
     minimal, _, retriever = SETTINGS
     assert where(minimal, "attention", "ssmax") == "native"
-    assert where(retriever, "optimiser", "lion") == "torch"
+    assert where(retriever, "optimizer", "lion") == "torch"
     assert where(minimal, "positions", "rope") == "torch*"
     assert where(retriever, "attention", "adaptive-temperature") == "torch"
     assert asked == [

@@ -150,7 +150,7 @@ def test_matrices_are_those_of_the_inspection(store):
     inspection = inspect(store, store.experiment.settings[1])
     table, row = inspection.find(f"{store.experiment.settings[1].name}/peri/3")
     at = group["models"].index(ids.index(f"{store.experiment.settings[1].name}/peri/3"))
-    for kind, name in enumerate(("B", "D", "A_normalised")):
+    for kind, name in enumerate(("B", "D", "A_normalized")):
         scale = float(arrays["scale-4"][at, kind])
         assert arrays["inside-4"][at, kind] * scale / 127 == pytest.approx(table[name][row], abs=scale / 127)
 

@@ -28,7 +28,7 @@ from resharpen.metrics import total_variation
 from resharpen.models import Minimal
 from resharpen.parts import Parts
 from resharpen.parts.norms.rms import rms
-from resharpen.parts.placement import POSITIONS
+from resharpen.parts.placement import SITES
 from resharpen.tasks import SetComplement, ValidationSet
 from resharpen.tasks.set_complement import ENUMERATED_UP_TO
 
@@ -63,8 +63,8 @@ class Circuit:
     attention_MxVxV: Array
     """Attention logits Q K^T / sqrt(d_k): the row is the last token, the column the token attended to."""
 
-    def gain(self, position: str) -> Array | float:
-        return self.theta[f"g_{position}"].numpy()[:, None, :] if getattr(self.parts.placement, position) else 1.0
+    def gain(self, site: str) -> Array | float:
+        return self.theta[f"g_{site}"].numpy()[:, None, :] if getattr(self.parts.placement, site) else 1.0
 
     def matrices(self) -> tuple[Array, Array]:
         """(B, D), each [M, V, V]; the scales of the norms after attention are left out."""
@@ -150,12 +150,12 @@ def trace(circuit: Circuit, last_P: NDArray[np.int64], present_PxV: NDArray[np.b
     before = record["update"].numpy()
     after, scale_B, scale_D = before, np.ones((*before.shape[:2], 1)), np.ones((*before.shape[:2], 1))
     read = before
-    for position in POSITIONS[POSITIONS.index("block_out") :]:  # the norms that attention's output goes through
-        if position in record:
-            scale = _scale(record[position][0].numpy(), circuit.hyper["rms_epsilon"])
-            read, scale_D = read * scale * circuit.gain(position), scale_D * scale
-            if position == "block_out":
-                after = record[position][1].numpy()
+    for site in SITES[SITES.index("block_out") :]:  # the norms that attention's output goes through
+        if site in record:
+            scale = _scale(record[site][0].numpy(), circuit.hyper["rms_epsilon"])
+            read, scale_D = read * scale * circuit.gain(site), scale_D * scale
+            if site == "block_out":
+                after = record[site][1].numpy()
             else:
                 scale_B = scale_B * scale
     a_MxPxV = record["weights"][:, :, 0, 0].numpy()
@@ -173,8 +173,8 @@ def circuit_table(
 
         B, D                     the matrices above                                                         [M, V, V]
         attention_logits, A      the table a'/sqrt(d_k) and its exponential                                 [M, V, V]
-        A_normalised             its rows over all v tokens, each summing to 1                              [M, V, V]
-        attention_distance       mean over rows of the TVD between A_normalised and 1/v; 0 is constant      [M]
+        A_normalized             its rows over all v tokens, each summing to 1                              [M, V, V]
+        attention_distance       mean over rows of the TVD between A_normalized and 1/v; 0 is constant      [M]
         delta, eps               the fitted normal form                                                     [M, V]
         residual, in_form        its relative Frobenius residual, and whether that is below 0.1             [M]
         gauged_residual          the residual relative to the part of (B, D) that matters                   [M]
@@ -198,7 +198,7 @@ def circuit_table(
     scale_D at length 1. Every state is visited where the task enumerates them (v <= 9), else part of its report set.
     """
     validation = validation or _default_states(task)
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a diverged model is NaN, its neighbours not
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a diverged model is NaN, its neighbors not
         whole = circuit(weights, parts, hyper)
         table = _static_part(whole)
         n_models = len(whole.x_MxVxD)
@@ -230,7 +230,7 @@ def _static_part(circuit: Circuit) -> Table:
         "D": D,
         "attention_logits": e,
         "A": np.exp(e),
-        "A_normalised": rows,
+        "A_normalized": rows,
         "attention_distance": distance,
         "delta": form.delta,
         "eps": form.eps,

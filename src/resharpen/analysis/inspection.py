@@ -12,7 +12,7 @@ import numpy as np
 from resharpen import streams
 from resharpen.analysis.circuits import IN_FORM, Table, circuit_table, is_inspectable
 from resharpen.analysis.scores import scores, task_of
-from resharpen.engines.base import Weights, part
+from resharpen.engines.base import Weights, arrays_of
 from resharpen.engines.sets import are_enough
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.store import Run
@@ -107,7 +107,7 @@ def opened(run: Run, settings: Iterable[Setting], weights: Weights = "train") ->
         hyper = {row: models[row].to_numpy() for row in run.experiment.rows(variant)}
         if not _sees_sets(model, parts, hyper):
             continue
-        kept = [part(run.weights(shard), f"{weights}.best") for shard in shards]
+        kept = [arrays_of(run.weights(shard), f"{weights}.best") for shard in shards]
         theta = {key: np.concatenate([arrays[key] for arrays in kept]) for key in kept[0]}
         yield Opened(setting, name, theta, parts, models, hyper)
 

@@ -52,7 +52,7 @@ class Interval:
 
 
 def quantile(values_N: Floats, q: float) -> float:
-    """The (N + 1) q-th of N ordered values, linear between neighbours: without bias for evenly spread draws. In a sum
+    """The (N + 1) q-th of N ordered values, linear between neighbors: without bias for evenly spread draws. In a sum
     over settings bias adds up, noise does not. Whatever is called a quantile over models is this one.
 
     >>> [quantile(np.arange(1.0, 10.0), q) for q in (0.1, 0.25, 0.5)]

@@ -68,7 +68,7 @@ class DrawFigure:
 
 @dataclass(frozen=True)
 class Results:
-    """Summarise a run, or export every measured value with every hyperparameter, one value a row.
+    """Summarize a run, or export every measured value with every hyperparameter, one value a row.
 
     For example:
         resharpen results runs/fig1-laptop

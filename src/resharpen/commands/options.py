@@ -21,7 +21,7 @@ Scale = Annotated[
 Name = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
 Launcher = Annotated[Literal["local", "ray"], arg(metavar="{local,ray}")]
 Address = Annotated[str | None, arg(metavar="HOST:PORT", help_behavior_hint="")]
-Part = Annotated[str | None, arg(metavar="I/N", help_behavior_hint="")]
+Job = Annotated[str | None, arg(metavar="I/N", help_behavior_hint="")]
 EngineName = Annotated[
     Literal["auto", "torch", "native"] | None, arg(metavar="{auto,torch,native}", help_behavior_hint="")
 ]

@@ -16,10 +16,10 @@ from resharpen.commands.options import (
     DeviceName,
     Directory,
     EngineName,
+    Job,
     Launcher,
     Name,
     Number,
-    Part,
     Scale,
     Text,
 )
@@ -110,8 +110,8 @@ class RunFigure(Training):
     """Where shards are trained: in processes of this machine, or as Ray tasks (pip install 'resharpen[ray]')."""
     address: Address = None
     """The Ray cluster to use, HOST:PORT or auto. Default: one of this machine alone, for this run."""
-    part: Part = None
-    """Only the I-th of N parts of the run: for job arrays and machines that share a directory."""
+    job: Job = None
+    """Only the I-th of N jobs that share the run: for job arrays and machines that share a directory."""
     discard: bool = False
     """Throw away finished shards that were trained with another spec than the run's, and train them again."""
     dry_run: bool = False
@@ -139,7 +139,7 @@ class RunFigure(Training):
         from resharpen.experiments.running.runner import run, with_engine
 
         experiment, out = self._experiment()
-        out, part = directory or out, _part(self.part)
+        out, job = directory or out, _job(self.job)
         if self.workers is not None and self.workers < 1:
             raise UserError(f"workers = {self.workers}: must be at least 1")
         if self.dry_run:
@@ -148,7 +148,7 @@ class RunFigure(Training):
         try:
             with _progress(console) as progress, orderly() as asked:
                 see, follow, stop = progress.plan, progress.update, asked.is_stopping
-                how = {"launcher": self.launcher, "address": self.address, "part": part, "discard": self.discard}
+                how = {"launcher": self.launcher, "address": self.address, "job": job, "discard": self.discard}
                 store = run(
                     experiment, out, self.workers, see, follow, stop, self.trust_code, lambda: asked.saves, **how
                 )
@@ -157,8 +157,8 @@ class RunFigure(Training):
         if asked.is_stopping():
             console.print(f"Stopped; nothing is lost. Continue with: {store.command}", soft_wrap=True)
             sys.exit(128 + asked.number)
-        if self.part is not None:
-            console.print(f"Part {self.part} is done. When all are: resharpen figure {quoted(out)}", soft_wrap=True)
+        if self.job is not None:
+            console.print(f"Job {self.job} is done. When all are: resharpen figure {quoted(out)}", soft_wrap=True)
             return None
         if left := len(store.shards()) - len(store.done()):
             console.print(
@@ -256,7 +256,7 @@ class Reproduce:
 
 @dataclass(frozen=True)
 class Submit(Training):
-    """Give a run to a batch system, as a job array with a part of the run in every job; the options are those of `run`.
+    """Give a run to a batch system, as a job array of which every job trains a share; the options are `run`'s.
 
     For example:
         resharpen submit fig1 --scale paper --out /scratch/me/fig1 --slurm --jobs 64 --hours 12 --dry-run
@@ -303,11 +303,11 @@ class Submit(Training):
         return arguments
 
 
-def _part(text: str | None) -> tuple[int, int]:
+def _job(text: str | None) -> tuple[int, int]:
     """(i, n) of `I/N`; the whole where nothing is said."""
     found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", "1/1" if text is None else text, re.ASCII)
     if found is None:
-        raise UserError(f"part '{text}': must be I/N, from 1/N to N/N")
+        raise UserError(f"job '{text}': must be I/N, from 1/N to N/N")
     return int(found[1]), int(found[2])
 
 

@@ -2,7 +2,7 @@
 
 The state of an ensemble is a flat dict of arrays with the model axis first:
 
-    theta.E, theta.W_Q, ...    the training weights          m.*, v.*    what the optimiser keeps, by its own names
+    theta.E, theta.W_Q, ...    the training weights          m.*, v.*    what the optimizer keeps, by its own names
     theta_0.*                  the initial weights           ema.*       the moving average
     step [1]                   steps done                    diverged_at [M]   step of divergence, or -1
     loss [M]                   the training loss, summed over all steps so far
@@ -23,7 +23,7 @@ from resharpen.models.initial import initial_weights
 from resharpen.optim.adamw import adamw
 from resharpen.optim.bema import bema_weights
 from resharpen.optim.hyperparameters import Draws
-from resharpen.optim.optimiser import Optimiser
+from resharpen.optim.optimizer import Optimizer
 from resharpen.parts import Parts
 from resharpen.tasks import Batch, Task
 
@@ -46,7 +46,7 @@ class Problem:
     batch: int
     steps: int
     seed: int
-    optimiser: Optimiser = field(default=adamw)
+    optimizer: Optimizer = field(default=adamw)
     device: str = "cpu"
     march: str = "native"
     """The instruction set that native kernels are built for, by the compiler's name of it."""
@@ -116,7 +116,7 @@ class Engine(Protocol):
 
 
 def initial_state(problem: Problem, ensemble: Ensemble) -> Arrays:
-    problem.optimiser.check()  # its names are about to stand beside ours
+    problem.optimizer.check()  # its names are about to stand beside ours
     models = len(ensemble.draw_M)
     parameters = problem.model.parameters(problem.parts)
     theta_0 = initial_weights(problem.seed, problem.setting, ensemble.draw_M, parameters)
@@ -126,19 +126,19 @@ def initial_state(problem: Problem, ensemble: Ensemble) -> Arrays:
         "loss": np.zeros(models),
     }
     for name, array in theta_0.items():
-        state |= {f"{part}.{name}": array.copy() for part in ("theta", "theta_0", "ema")}
-        state |= {f"{part}.{name}": np.zeros_like(array) for part in problem.optimiser.state}
+        state |= {f"{kept}.{name}": array.copy() for kept in ("theta", "theta_0", "ema")}
+        state |= {f"{kept}.{name}": np.zeros_like(array) for kept in problem.optimizer.state}
     return state
 
 
-def part(state: Arrays, name: str) -> Arrays:
-    """The arrays of one part of a state, `theta` for example, without the prefix."""
+def arrays_of(state: Arrays, name: str) -> Arrays:
+    """The arrays of a state with that prefix, `theta` for example, without it."""
     return {key.removeprefix(f"{name}."): array for key, array in state.items() if key.startswith(f"{name}.")}
 
 
 def weights_of(state: Arrays, ensemble: Ensemble, which: Weights) -> Arrays:
     """The weights that are read at inference: the training weights, or BEMA."""
-    theta = part(state, "theta")
+    theta = arrays_of(state, "theta")
     if which == "train":
         return theta
     lag, power = ensemble.hyperparameters["ema_lag"], ensemble.hyperparameters["bema_power"]

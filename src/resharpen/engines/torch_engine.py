@@ -80,15 +80,15 @@ class TorchEngine:
 
     @property
     def _kept(self) -> tuple[str, ...]:
-        """The parts of the state that have an array for every parameter; here they are side by side, [M, W]."""
-        return "theta", "theta_0", "ema", *self.problem.optimiser.state
+        """What of the state has an array for every parameter; here they are side by side, [M, W]."""
+        return "theta", "theta_0", "ema", *self.problem.optimizer.state
 
     def dump(self) -> Arrays:
         state: Arrays = {"step": np.array([self._step]), "diverged_at": self.diverged_at}
         state["loss"] = self._loss_sum.cpu().numpy().copy()
-        for part in self._kept:
-            named = self._named(self._state[part])
-            state |= {f"{part}.{name}": tensor.cpu().numpy().copy() for name, tensor in named.items()}
+        for kept in self._kept:
+            named = self._named(self._state[kept])
+            state |= {f"{kept}.{name}": tensor.cpu().numpy().copy() for name, tensor in named.items()}
         return state
 
     def load(self, arrays: Arrays) -> None:
@@ -97,10 +97,10 @@ class TorchEngine:
         self._loss_sum = torch.tensor(arrays["loss"], dtype=torch.float64, device=self._device)
         models = len(self._diverged_at)
         self._state = {
-            part: self._tensor(
-                np.concatenate([arrays[f"{part}.{n}"].reshape(models, -1) for n in self._shapes], axis=1)
+            kept: self._tensor(
+                np.concatenate([arrays[f"{kept}.{n}"].reshape(models, -1) for n in self._shapes], axis=1)
             )
-            for part in self._kept
+            for kept in self._kept
         }
 
     def _named(self, x_MxW: Tensor) -> dict[str, Tensor]:
@@ -112,7 +112,7 @@ class TorchEngine:
     def advance(self, n: int, batches: Batches | None = None) -> None:
         """Train for n steps, on the problem's own minibatches or on given ones."""
         problem, first = self.problem, self._step
-        table = step_table(problem.optimiser, self.ensemble.hyperparameters, problem.steps, first, n)
+        table = step_table(problem.optimizer, self.ensemble.hyperparameters, problem.steps, first, n)
         columns = {name: self._tensor(column) for name, column in table.items()}
         for i in range(n):
             batch = problem.minibatch(self.ensemble.group, first + i) if batches is None else batches[i]
@@ -170,34 +170,34 @@ class TorchEngine:
         norm_M = gradient_norm(g_MxW)
         alive_M = (self._diverged_at < 0) & norm_M.isfinite()
         g_MxW = g_MxW * clip_factor(norm_M, self._hyper["max_gradient_norm"])[:, None]
-        old = {part: x for part, x in self._state.items() if part != "theta_0"}
+        old = {name: x for name, x in self._state.items() if name != "theta_0"}
         new = self._stepped(g_MxW, {**self._hyper, **row})
         new["ema"] = old["ema"] + row["ema_weight"][:, None] * (new["theta"] - old["ema"])
         if not alive_M.all():
-            new = {part: torch.where(alive_M[:, None], x, old[part]) for part, x in new.items()}
+            new = {name: torch.where(alive_M[:, None], x, old[name]) for name, x in new.items()}
         self._state |= new
         alive_M &= new["theta"].isfinite().all(1)
         self._diverged_at = torch.where(alive_M | (self._diverged_at >= 0), self._diverged_at, self._step)
         self._loss_sum += torch.where(alive_M & loss_M.isfinite(), loss_M.double(), 0.0)
 
     def _stepped(self, g_MxW: Tensor, numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the optimiser makes of weights and its own state: of all at once, or tensor by tensor."""
-        optimiser, state = self.problem.optimiser, self._state
+        """What the optimizer makes of weights and its own state: of all at once, or tensor by tensor."""
+        optimizer, state = self.problem.optimizer, self._state
         p: Any
-        if optimiser.elementwise:
+        if optimizer.elementwise:
             p = Values({name: x_M[:, None] for name, x_M in numbers.items()})
             p.t, p.decay = self._step + 1, self._decay_MxW
-            return optimiser.updated(state["theta"], g_MxW, {part: state[part] for part in optimiser.state}, p)
-        named = {part: self._named(state[part]) for part in ("theta", *optimiser.state)}
-        new: dict[str, list[Tensor]] = {part: [] for part in named}
+            return optimizer.updated(state["theta"], g_MxW, {name: state[name] for name in optimizer.state}, p)
+        named = {kept: self._named(state[kept]) for kept in ("theta", *optimizer.state)}
+        new: dict[str, list[Tensor]] = {kept: [] for kept in named}
         for name, g in self._named(g_MxW).items():
             p = Values({key: x_M.view(-1, *(1,) * (g.ndim - 1)) for key, x_M in numbers.items()})
             p.t, p.decay = self._step + 1, p.weight_decay if self._parameters[name].decays else 0.0
             p.inner = self._parameters[name].inner
-            kept = {s: named[s][name] for s in optimiser.state}
-            for part, x in optimiser.updated(named["theta"][name], g, kept, p).items():
-                new[part].append(x.reshape(len(x), -1))
-        return {part: torch.cat(tensors, dim=1) for part, tensors in new.items()}
+            kept = {s: named[s][name] for s in optimizer.state}
+            for updated, x in optimizer.updated(named["theta"][name], g, kept, p).items():
+                new[updated].append(x.reshape(len(x), -1))
+        return {kept: torch.cat(tensors, dim=1) for kept, tensors in new.items()}
 
     @torch.no_grad()
     def measure(self, weights: Arrays, validation: Any, report: bool = False) -> Measures:

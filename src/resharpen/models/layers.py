@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from resharpen.parts.parameter import Parameter
 from resharpen.parts.part import Part
 from resharpen.parts.parts import Parts
-from resharpen.parts.placement import POSITIONS
+from resharpen.parts.placement import SITES
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SITES = {"queries_keys": ("queries", "keys")}
-"""The norms of a position that has several."""
+NORMS_AT = {"queries_keys": ("queries", "keys")}
+"""The norms of a site that has several."""
 WIDTHS = {"queries_keys": "d_head", "heads_out": "d_heads"}
 """What a norm is as wide as, if not as the stream. Heads share the norms of their queries and keys."""
 
@@ -47,18 +47,18 @@ class Bound:
         self.parts, self._theta, self._hyper, self.record = parts, theta, hyper, record
         self._shaped: dict[int, dict[str, Tensor]] = {}
 
-    def norm(self, position: str, x: Tensor, block: str = "", of: str = "") -> Tensor:
-        """The norm at a position of the placement, the identity where it has none; x is [M, ..., D]. `of` says which,
-        where a position has several."""
-        if not getattr(self.parts.placement, position):
+    def norm(self, site: str, x: Tensor, block: str = "", of: str = "") -> Tensor:
+        """The norm at a site of the placement, the identity where it has none; x is [M, ..., D]. `of` says which,
+        where a site has several."""
+        if not getattr(self.parts.placement, site):
             return x
-        part, site = self.parts.norm, of or position
-        found = {name: self._theta[norm_parameter(block, name, site)] for name in part.parameters}
+        part, which = self.parts.norm, of or site
+        found = {name: self._theta[norm_parameter(block, name, which)] for name in part.parameters}
         # [M, 1, ..., *shape]: the features of a norm are the last axis
         shaped = {name: g.view(len(g), *(1,) * (x.ndim - g.ndim), *g.shape[1:]) for name, g in found.items()}
         y = part(x, self._values(x.ndim, shaped))
         if self.record is not None:
-            self.record[f"{block}{site}"] = x, y
+            self.record[f"{block}{which}"] = x, y
         return y
 
     def residual_block(self, x: Tensor, update: Callable[[Tensor], Tensor], block: str = "") -> Tensor:
@@ -74,7 +74,7 @@ class Bound:
         return x
 
     def turned(self, q: Tensor, k: Tensor, block: str = "") -> tuple[Tensor, Tensor]:
-        """Queries and keys [M, N, H, L, d_head], normalised where the placement says so, with positions in them."""
+        """Queries and keys [M, N, H, L, d_head], normalized where the placement says so, with positions in them."""
         named = {"queries": q, "keys": k}
         q, k = (self.norm("queries_keys", x, block, name) for name, x in named.items())
         return self._positions("queries_keys", q, block), self._positions("queries_keys", k, block)
@@ -126,11 +126,11 @@ class Values:
             setattr(self, name, value)
 
 
-def norm_parameter(block: str, name: str, position: str) -> str:
+def norm_parameter(block: str, name: str, norm: str) -> str:
     """>>> norm_parameter("0.mlp.", "g", "block_in")
     '0.mlp.g_block_in'
     """
-    return f"{block}{name}_{position}"
+    return f"{block}{name}_{norm}"
 
 
 def part_parameter(block: str, name: str, part: Part) -> str:
@@ -142,13 +142,13 @@ def part_parameter(block: str, name: str, part: Part) -> str:
 
 
 def norm_parameters(parts: Parts, where: Mapping[str, Iterable[str]], sizes: Mapping[str, int]) -> dict[str, Parameter]:
-    """What the norms of a placement learn; `where` are the positions that each block has, "" for the model itself."""
+    """What the norms of a placement learn; `where` are the sites that each block has, "" for the model itself."""
     return {
-        norm_parameter(block, name, site): parameter.sized({"d": sizes[WIDTHS.get(position, "d")]})
-        for block, positions in where.items()
-        for position in positions
-        if getattr(parts.placement, position)
-        for site in SITES.get(position, (position,))
+        norm_parameter(block, name, norm): parameter.sized({"d": sizes[WIDTHS.get(site, "d")]})
+        for block, sites in where.items()
+        for site in sites
+        if getattr(parts.placement, site)
+        for norm in NORMS_AT.get(site, (site,))
         for name, parameter in parts.norm.parameters.items()
     }
 
@@ -156,11 +156,11 @@ def norm_parameters(parts: Parts, where: Mapping[str, Iterable[str]], sizes: Map
 def attention_parameters(parts: Parts, block: str, sizes: Mapping[str, int]) -> dict[str, Parameter]:
     """What attention and positions of one block learn."""
     found: dict[str, Parameter] = {}
-    sites = {site for position in POSITIONS for site in SITES.get(position, (position,))}
+    norms = {norm for site in SITES for norm in NORMS_AT.get(site, (site,))}
     for part in (parts.attention, parts.positions):
         for name, parameter in part.parameters.items():
             full = part_parameter(block, name, part)
-            if full in found or part.name in sites or full.removeprefix(block) in MATRICES:
+            if full in found or part.name in norms or full.removeprefix(block) in MATRICES:
                 raise ValueError(f"two learned parameters are both called '{full}': rename {part.name}")
             found[full] = parameter.sized(sizes)
     return found

@@ -20,7 +20,7 @@ from resharpen.models.model import Model
 from resharpen.parts import parameter
 from resharpen.parts.parameter import Parameter
 from resharpen.parts.parts import Parts
-from resharpen.parts.placement import PLACEMENTS, POSITIONS, Placement
+from resharpen.parts.placement import PLACEMENTS, SITES, Placement
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,7 +70,7 @@ class Minimal(Model):
             "E": parameter.embedding(v, d),
             **{name: parameter.matrix(*shape) for name, shape in shapes.items()},
             "U": parameter.outer(d, v),
-            **norm_parameters(parts, {"": POSITIONS}, self._sizes),
+            **norm_parameters(parts, {"": SITES}, self._sizes),
             **attention_parameters(parts, "", self._sizes),
         }
 

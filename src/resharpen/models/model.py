@@ -45,7 +45,7 @@ class Model:
     """The position encoding where none is said."""
     takes: ClassVar[tuple[Kind, ...]] = ()
     """The kinds of parts that `parameters` and `logits` go by, beside the placements above. A variant with another part
-    is refused: it would train the same under another name. Every model takes any optimiser."""
+    is refused: it would train the same under another name. Every model takes any optimizer."""
 
     compiles: ClassVar[bool] = False
     """Whether torch.compile is worth its time in a long run; where `logits` goes from token to token in a loop it is

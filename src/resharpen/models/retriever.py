@@ -5,7 +5,7 @@
                            phi = Linear(d, d) GELU Linear(d, C)
 
 psi and phi have biases, K and V none, and e is not scaled by 1/sqrt(d). Of the positions of a norm two exist:
-`block_in` normalises h_i, for K and V alike, and `block_out` normalises z.
+`block_in` normalizes h_i, for K and V alike, and `block_out` normalizes z.
 
 Shapes: M models, N sequences, L positions, D width, C classes. A matrix is [in, out] and acts as x W.
 """

@@ -19,7 +19,7 @@ from resharpen.models.model import Model
 from resharpen.parts import parameter
 from resharpen.parts.parameter import Parameter
 from resharpen.parts.parts import Parts
-from resharpen.parts.placement import PLACEMENTS, POSITIONS, Placement
+from resharpen.parts.placement import PLACEMENTS, SITES, Placement
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,7 +82,7 @@ class Transformer(Model):
             for name, shape in (attention if block.endswith("attention.") else mlp).items()
         }
         of_attention = [block for block in self.blocks if block.endswith("attention.")]
-        norms = {"": [position for position in POSITIONS if position not in IN_BLOCKS + IN_ATTENTION]}
+        norms = {"": [site for site in SITES if site not in IN_BLOCKS + IN_ATTENTION]}
         norms |= {block: IN_BLOCKS + IN_ATTENTION * (block in of_attention) for block in self.blocks}
         further = [attention_parameters(parts, block, self._sizes) for block in of_attention]
         return {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from resharpen.optim.hyperparameters import Draws
-from resharpen.optim.optimiser import Floats, optimiser
+from resharpen.optim.optimizer import Floats, optimizer
 
 
 def one_minus_power(one_minus_beta: Floats, t: Floats) -> Floats:
@@ -25,7 +25,7 @@ def corrections(draws: Draws, t: Floats) -> dict[str, Floats]:
     return {f"correction{i}": 1 / one_minus_power(draws[f"one_minus_beta{i}"], t) for i in (1, 2)}
 
 
-@optimiser(state=("m", "v"), columns=corrections, elementwise=True)
+@optimizer(state=("m", "v"), columns=corrections, elementwise=True)
 def adamw(theta: Any, g: Any, state: Any, p: Any) -> Any:
     m = state["m"] + p.one_minus_beta1 * (g - state["m"])
     v = state["v"] + p.one_minus_beta2 * (g.square() - state["v"])

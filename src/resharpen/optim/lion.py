@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from resharpen.optim.hyperparameters import Row
-from resharpen.optim.optimiser import optimiser
+from resharpen.optim.optimizer import optimizer
 
 
-@optimiser(state=("m",), hyperparameters={"peak_learning_rate": Row(1e-6, 1e-3)}, elementwise=True)
+@optimizer(state=("m",), hyperparameters={"peak_learning_rate": Row(1e-6, 1e-3)}, elementwise=True)
 def lion(theta: Any, g: Any, state: Any, p: Any) -> Any:
     m = state["m"]
     direction = (m + p.one_minus_beta1 * (g - m)).sign()

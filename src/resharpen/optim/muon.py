@@ -12,14 +12,14 @@ from typing import Any
 
 from resharpen.optim.adamw import adamw, corrections
 from resharpen.optim.hyperparameters import Row
-from resharpen.optim.optimiser import optimiser
+from resharpen.optim.optimizer import optimizer
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 LEAST_NORM = 1e-7
 
 
-@optimiser(state=("m", "v"), hyperparameters={"muon_learning_rate": Row(1e-4, 1e-1)}, columns=corrections)
+@optimizer(state=("m", "v"), hyperparameters={"muon_learning_rate": Row(1e-4, 1e-1)}, columns=corrections)
 def muon(theta: Any, g: Any, state: Any, p: Any) -> Any:
     if not p.inner:
         return adamw.update(theta, g, state, p)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.optim.hyperparameters import Draws
-from resharpen.optim.optimiser import Optimiser
+from resharpen.optim.optimizer import Optimizer
 
 Floats = NDArray[np.float64]
 
@@ -27,9 +27,9 @@ def ema_weight(n: Floats, lag: Floats, power: Floats) -> Floats:
     return (lag + n) ** -power
 
 
-def step_table(optimiser: Optimiser, draws: Draws, steps: int, first: int, n: int) -> dict[str, Floats]:
-    """The numbers of steps first .. first+n-1, each [n, M]: learning rate, the optimiser's columns, EMA weight."""
+def step_table(optimizer: Optimizer, draws: Draws, steps: int, first: int, n: int) -> dict[str, Floats]:
+    """The numbers of steps first .. first+n-1, each [n, M]: learning rate, the optimizer's columns, EMA weight."""
     step = np.arange(first, first + n, dtype=np.float64)[:, None]
     rate = learning_rate(step, steps, draws["peak_learning_rate"], draws["warmup_steps"], draws["end_multiplier"])
-    columns = optimiser.columns(draws, step + 1)
+    columns = optimizer.columns(draws, step + 1)
     return {"lr": rate, **columns, "ema_weight": ema_weight(step, draws["ema_lag"], draws["ema_power"])}

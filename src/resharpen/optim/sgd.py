@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from resharpen.optim.hyperparameters import Row
-from resharpen.optim.optimiser import optimiser
+from resharpen.optim.optimizer import optimizer
 
 
-@optimiser(state=("m",), hyperparameters={"peak_learning_rate": Row(1e-3, 10.0)}, elementwise=True)
+@optimizer(state=("m",), hyperparameters={"peak_learning_rate": Row(1e-3, 10.0)}, elementwise=True)
 def sgd(theta: Any, g: Any, state: Any, p: Any) -> Any:
     m = state["m"] + g - p.one_minus_beta1 * state["m"]
     return theta - p.lr * p.decay * theta - p.lr * m, {"m": m}

@@ -1,4 +1,4 @@
-"""What a variant is made of: where norms stand, what they do, attention, positions; one catalogue each."""
+"""What a variant is made of: where norms stand, what they do, attention, positions; one catalog each."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ from resharpen.parts.attention import ATTENTIONS
 from resharpen.parts.norms import NORMS
 from resharpen.parts.part import Attention, Norm, Part, Positions
 from resharpen.parts.parts import Parts
-from resharpen.parts.placement import PAPER_PLACEMENTS, PLACEMENTS, POSITIONS, STUDIED_PLACEMENTS, WHENCE, Placement
-from resharpen.parts.positions import POSITION_ENCODINGS
+from resharpen.parts.placement import (
+    PAPER_PLACEMENTS,
+    PLACEMENT_SOURCES,
+    PLACEMENTS,
+    SITES,
+    STUDIED_PLACEMENTS,
+    Placement,
+)
+from resharpen.parts.positions import POSITIONS
 
 __all__ = [
     "ATTENTIONS",
     "NORMS",
     "PAPER_PLACEMENTS",
     "PLACEMENTS",
+    "PLACEMENT_SOURCES",
     "POSITIONS",
-    "POSITION_ENCODINGS",
+    "SITES",
     "STUDIED_PLACEMENTS",
-    "WHENCE",
     "Attention",
     "Norm",
     "Part",
@@ -40,4 +47,4 @@ def find_attention(name: str) -> Attention:
 
 
 def find_positions(name: str) -> Positions:
-    return own.find_in(POSITION_ENCODINGS, Positions, "positions", name)
+    return own.find_in(POSITIONS, Positions, "positions", name)

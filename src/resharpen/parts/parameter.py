@@ -16,7 +16,7 @@ class Parameter:
     decays: bool = True
     """Whether weight decay acts on it."""
     inner: bool = False
-    """Whether it is a matrix from hidden features to hidden features, for optimisers that treat these apart."""
+    """Whether it is a matrix from hidden features to hidden features, for optimizers that treat these apart."""
 
     def sized(self, sizes: Mapping[str, int]) -> Parameter:
         """The same with numbers for the names of sizes.

@@ -1,12 +1,12 @@
 """Where the norms stand: seven yes/no positions, named.
 
-    x = embedding                           embedding_out normalises x
-    for every block f:  h = x               block_in normalises h
-                        y = f(h)            block_out normalises y
-                        x = x + y           residual normalises x
-    logits = x U                            unembedding_in normalises x
-    in attention:       z = heads           heads_out normalises z, all heads side by side, before y = z W_O
-                        q, k of a head      queries_keys normalises each, before positions turn them
+    x = embedding                           embedding_out normalizes x
+    for every block f:  h = x               block_in normalizes h
+                        y = f(h)            block_out normalizes y
+                        x = x + y           residual normalizes x
+    logits = x U                            unembedding_in normalizes x
+    in attention:       z = heads           heads_out normalizes z, all heads side by side, before y = z W_O
+                        q, k of a head      queries_keys normalizes each, before positions turn them
 
 `Bound` in `models/layers.py` is the only place that acts on them.
 """
@@ -27,7 +27,7 @@ class Placement:
     queries_keys: bool = False
 
 
-POSITIONS = tuple(field.name for field in fields(Placement))
+SITES = tuple(field.name for field in fields(Placement))
 
 PLACEMENTS = {
     # the four of the paper
@@ -49,7 +49,7 @@ PAPER_PLACEMENTS = ("pre", "post", "peri", "peri-init")
 STUDIED_PLACEMENTS = (*PAPER_PLACEMENTS, "none", "out", "pre-final")
 """What the shelf compares: all that have norms around blocks only."""
 
-WHENCE = {
+PLACEMENT_SOURCES = {
     "pre": "the paper",
     "post": "the paper; Vaswani et al., 2017",
     "peri": "the paper; the block of Gemma 2",
@@ -63,4 +63,4 @@ WHENCE = {
     "gemma3": "Gemma 3",
 }
 """Who else has the norms there. Norms only: Gemma 2 also scales its embedding by sqrt(d) and caps its logits, OLMo 2
-normalises the queries of all heads as one vector, Swin v2 has cosines for attention logits."""
+normalizes the queries of all heads as one vector, Swin v2 has cosines for attention logits."""

@@ -3,7 +3,7 @@
 Draw sequences given that none ends before length L, and look at them at length l, when each is in some state s. Under
 that condition the state has probability proportional to pi_l(s) h_{L-l}(s), where pi_l is the law of the states of
 sequences that are alive at l and h_r(s) the probability of r more tokens without the end. So the weight 1 / h_{L-l}(s),
-normalised at each length, gives back pi_l exactly: every prefix of every sequence counts, at its own length, as one
+normalized at each length, gives back pi_l exactly: every prefix of every sequence counts, at its own length, as one
 that occurs by nature.
 
 Shapes: N sequences, L input tokens, BOS included, S states.

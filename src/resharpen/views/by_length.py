@@ -11,7 +11,7 @@ from resharpen.analysis.scores import scored_lengths
 from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.specs.spec import Setting
 from resharpen.tasks import Metric
-from resharpen.views.violins import COLOURS, finish_panel, legend, so_far, split_violin
+from resharpen.views.violins import COLORS, finish_panel, legend, so_far, split_violin
 
 if TYPE_CHECKING:
     import polars as pl
@@ -69,7 +69,7 @@ def draw_by_length(
     training = f"{run.experiment.steps:,} steps of {run.experiment.batch} sequences{so_far(run)}"
     least, most = (int(count) for count in (table["count"].min(), table["count"].max()))  # pyright: ignore[reportArgumentType]
     behind = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    details = f"(grey: trained lengths; {training}; {behind} {settings[0].task.scored} behind a dot)"
+    details = f"(gray: trained lengths; {training}; {behind} {settings[0].task.scored} behind a dot)"
     fits = len(title) + len(details) < AN_INCH * figure.get_figwidth()
     figure.suptitle((" " if fits else "\n").join((title, details)), fontsize=9.5)
     return figure
@@ -77,7 +77,7 @@ def draw_by_length(
 
 def _panel(axes: Axes, rows: pl.DataFrame, lengths: list[int], name: str, metric: Metric) -> None:
     for position, length in enumerate(lengths):
-        for weights in COLOURS:
+        for weights in COLORS:
             values = rows.filter(length=length, weights=weights)["value"].to_numpy()
             split_violin(axes, position, values, weights, metric)
     axes.set(xlim=(-0.6, len(lengths) - 0.4))
@@ -90,13 +90,13 @@ def _background(axes: Axes, setting: Setting, metric: Metric, lengths: list[int]
     trained = sum(length <= setting.train_length for length in lengths)
     axes.axvspan(-0.6, trained - 0.5, color="#DDDDDD", alpha=0.5, linewidth=0, zorder=0)
     if metric.guess is not None:
-        axes.axhline(metric.guess, color="grey", linewidth=0.8, zorder=0)
+        axes.axhline(metric.guess, color="gray", linewidth=0.8, zorder=0)
         right = axes.get_yaxis_transform()
-        axes.text(1.003, metric.guess, "guess", transform=right, ha="left", va="center", fontsize=6.5, color="grey")
+        axes.text(1.003, metric.guess, "guess", transform=right, ha="left", va="center", fontsize=6.5, color="gray")
     # A violin of a bin stands for the middle of it, one of a single length for that.
-    centres = np.array(lengths) - (metric.bin or 0) / 2
+    centers = np.array(lengths) - (metric.bin or 0) / 2
     for style, length in zip(MARK_STYLES, setting.task.marks(setting.train_length).values(), strict=False):
-        axes.axvline(float(np.interp(length, centres, range(len(lengths)))), zorder=1, **style)
+        axes.axvline(float(np.interp(length, centers, range(len(lengths)))), zorder=1, **style)
 
 
 def _mark_handles(setting: Setting) -> list[Line2D]:

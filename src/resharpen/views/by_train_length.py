@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from resharpen.analysis.scores import scores
 from resharpen.experiments.keeping.results import Results
 from resharpen.tasks import Metric
-from resharpen.views.violins import COLOURS, finish_panel, legend, so_far, split_violin
+from resharpen.views.violins import COLORS, finish_panel, legend, so_far, split_violin
 
 if TYPE_CHECKING:
     import polars as pl
@@ -56,11 +56,11 @@ def draw_by_train_length(
 def _panel(axes: Axes, rows: pl.DataFrame, name: str, metric: Metric) -> None:
     lengths = sorted(rows["train_length"].unique())
     for s in lengths:
-        for weights in COLOURS:
+        for weights in COLORS:
             values = rows.filter(train_length=s, weights=weights)["score"].to_numpy()
             split_violin(axes, s, values, weights, metric)
     if metric.guess is not None:
-        axes.axhline(metric.guess, color="grey", linewidth=0.8, linestyle=":", zorder=0)
+        axes.axhline(metric.guess, color="gray", linewidth=0.8, linestyle=":", zorder=0)
         right = axes.get_yaxis_transform()
         axes.text(0.99, metric.guess + 0.005, "uniform guess", transform=right, ha="right", va="bottom", fontsize=6.5)
     axes.set_xticks(lengths)

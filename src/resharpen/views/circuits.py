@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from resharpen.analysis.circuits import IN_FORM, Table
 from resharpen.errors import UserError
 
-# The palette of Okabe and Ito, which the colour-blind can tell apart; markers differ too, for print in grey.
+# The palette of Okabe and Ito, which the color-blind can tell apart; markers differ too, for print in gray.
 BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
     "#000000",
     "#E69F00",
@@ -37,7 +37,7 @@ LENGTH = "length s (tokens)"
 
 
 def _styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Colour and marker by variant; others than the placements take those that no placement here has."""
+    """Color and marker by variant; others than the placements take those that no placement here has."""
     names = list(names)
     spare = iter([style for name, style in PLACEMENT_STYLE.items() if name not in names])
     return {name: PLACEMENT_STYLE.get(name) or next(spare, OTHER_STYLE) for name in names}
@@ -57,8 +57,8 @@ def draw_model(table: Table, model: int, name: str) -> Figure:
         axes.set_xlabel("logit of token")
         axes.set_ylabel("last token" if key == "B" else "token attended to")
     distance = float(table["attention_distance"][model])
-    title = f"A, rows normalised: {distance:.3f} from constant"
-    image = _heat(upper[2], table["A_normalised"][model], title, cmap="cividis", vmin=0)
+    title = f"A, rows normalized: {distance:.3f} from constant"
+    image = _heat(upper[2], table["A_normalized"][model], title, cmap="cividis", vmin=0)
     above.colorbar(image, ax=upper[2], label="share of attention", shrink=0.85)
     upper[2].set_xlabel("token attended to")
     upper[2].set_ylabel("last token")
@@ -102,13 +102,13 @@ def _draw_entropy(axes: Axes, table: Table, model: int) -> None:
 
 def _draw_amplitude(axes: Axes, table: Table, model: int) -> None:
     s = table["lengths"]
-    for key, label, colour, marker in (
+    for key, label, color, marker in (
         ("amplitude_before", "attention output", VERMILION, "o"),
         ("amplitude_after", "after its norm", BLUE, "s"),
         ("amplitude_read", "as the unembedding reads it", GREEN, "x"),
     ):
         if not any(np.array_equal(table[key][model], line.get_ydata()) for line in axes.get_lines()):
-            axes.plot(s, table[key][model], color=colour, marker=marker, label=label)  # else there is no norm between
+            axes.plot(s, table[key][model], color=color, marker=marker, label=label)  # else there is no norm between
     axes.set_yscale("log")
     _by_length(axes, "amplitude (root mean square)", "amplitude of the attention output")
 
@@ -131,10 +131,10 @@ THEORY = {
 
 def _draw_theory(axes: Axes, s: NDArray, curves: Mapping[str, NDArray]) -> None:
     for key, curve in curves.items():
-        label, colour, line = THEORY[key]
+        label, color, line = THEORY[key]
         shown = s >= (2 if key == "gap_bound" else 1)  # C is a gap at length 1 or 2: 2C/s says nothing about length 1
         if np.isfinite(curve).all():  # it is undefined for a model that is wrong at length 1 or 2
-            axes.plot(s[shown], curve[shown], color=colour, linestyle=line, linewidth=1.8, label=label)
+            axes.plot(s[shown], curve[shown], color=color, linestyle=line, linewidth=1.8, label=label)
 
 
 def _by_length(axes: Axes, ylabel: str, title: str) -> None:
@@ -152,9 +152,9 @@ def draw_run(tables: Mapping[str, Table], weight_decay: Mapping[str, NDArray]) -
     decay_axes, share_axes, residual_axes, merged_axes = (figure.add_subplot(2, 2, i) for i in (1, 2, 3, 4))
     styles = _styles(tables)
     for i, (name, table) in enumerate(tables.items()):
-        colour, marker = styles[name]
+        color, marker = styles[name]
         sound = np.isfinite(table["residual"])
-        style = {"color": colour, "marker": marker, "s": 16, "alpha": 0.6, "linewidths": 0.8}
+        style = {"color": color, "marker": marker, "s": 16, "alpha": 0.6, "linewidths": 0.8}
         distance = table["attention_distance"][sound]
         decay_axes.scatter(weight_decay[name][sound], np.maximum(distance, FLOOR), label=name, **style)
         tvd = table["tvd"][sound].mean(-1)
@@ -189,12 +189,12 @@ FLOOR = 1e-6
 
 def _draw_shares(axes: Axes, tables: Mapping[str, Table]) -> None:
     """Two bars a variant: by the residual of (B, D), and by that of B and D as the norms scale them."""
-    for i, (name, (colour, _)) in enumerate(_styles(tables).items()):
+    for i, (name, (color, _)) in enumerate(_styles(tables).items()):
         table = tables[name]
         sound = max(1, int(np.isfinite(table["residual"]).sum()))
         for offset, key, hatch in ((-0.2, "residual", None), (0.2, "scaled_residual", "//")):
             share = float((table[key] < IN_FORM).sum() / sound)
-            axes.bar(i + offset, share, 0.38, color=colour, hatch=hatch, edgecolor="white")
+            axes.bar(i + offset, share, 0.38, color=color, hatch=hatch, edgecolor="white")
             at = (i + offset, share)
             axes.annotate(f"{share:.0%}", at, xytext=(0, 3), textcoords="offset points", ha="center", fontsize=6.5)
     axes.set_xticks(range(len(tables)), list(tables), rotation=20)
@@ -242,7 +242,7 @@ def draw_cure(tables: Mapping[str, Table], train_length: int) -> Figure:
         row[-1].legend(handles, labels, fontsize=8)
     figure.suptitle("Dispersion and its cure", fontsize=14)
     figure.supxlabel(
-        f"Models with a mean TVD below {SOLVED:g} on the trained lengths (grey); {diverged} diverged before their "
+        f"Models with a mean TVD below {SOLVED:g} on the trained lengths (gray); {diverged} diverged before their "
         "first checkpoint.\nLines: medians. Bands: 10-90% of the models. "
         r"Theory: medians too, with $\kappa$ and $C$ read off each model.",
         fontsize=9,
@@ -253,12 +253,12 @@ def draw_cure(tables: Mapping[str, Table], train_length: int) -> Figure:
 def _cure_amplitude(axes: Axes, table: Table, chosen: NDArray[np.bool_]) -> None:
     s = table["lengths"]
     v = len(s) + 1
-    for key, label, colour, marker in (
+    for key, label, color, marker in (
         ("amplitude_before", "attention output", VERMILION, "o"),
         ("amplitude_read", "as the unembedding reads it", BLUE, "s"),
     ):
         values = table[key][chosen]
-        _band(axes, s, values / values[:, :1], label, colour, marker)
+        _band(axes, s, values / values[:, :1], label, color, marker)
     simplex = np.sqrt((v - s) / (s * (v - 1)))
     axes.plot(s, simplex, color=BLACK, linestyle="--", label=r"simplex: $\sqrt{(v-s)/(s(v-1))}$")
 
@@ -272,7 +272,7 @@ def _cure_gap(axes: Axes, table: Table, chosen: NDArray[np.bool_]) -> None:
     axes.axhline(0, color=BLACK, linewidth=0.6)
 
 
-def _band(axes: Axes, s: NDArray, values_MxS: NDArray, label: str, colour: str, marker: str) -> None:
+def _band(axes: Axes, s: NDArray, values_MxS: NDArray, label: str, color: str, marker: str) -> None:
     low, middle, high = np.quantile(values_MxS, [0.1, 0.5, 0.9], axis=0)
-    axes.plot(s, middle, color=colour, marker=marker, markersize=4.5, label=label)
-    axes.fill_between(s, low, high, color=colour, alpha=0.2, linewidth=0)
+    axes.plot(s, middle, color=color, marker=marker, markersize=4.5, label=label)
+    axes.fill_between(s, low, high, color=color, alpha=0.2, linewidth=0)

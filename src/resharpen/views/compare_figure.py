@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette; markers and dashes tell apart what is more than its colours.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5C4B00")
+# Okabe and Ito's palette; markers and dashes tell apart what is more than its colors.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5C4B00")
 MARKERS, DASHES = "osD^vPX", ("-", "--", ":", "-.")
 BASELINE = "#555555"
 COLUMN, MOST_COLUMNS = 3.1, 8
 
 
 def styles(variants: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Colour, marker and dash of each variant."""
+    """Color, marker and dash of each variant."""
     return {
         variant: {
-            "color": COLOURS[i % len(COLOURS)],
+            "color": COLORS[i % len(COLORS)],
             "marker": MARKERS[i % len(MARKERS)],
-            "linestyle": DASHES[i // len(COLOURS) % len(DASHES)],
+            "linestyle": DASHES[i // len(COLORS) % len(DASHES)],
             "markersize": 4,
             "linewidth": 1.3,
         }
@@ -37,7 +37,7 @@ def styles(variants: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def draw_comparison(found: Comparison) -> Figure:
     """Above: every median gain and best tenth with its interval. Below, for each setting: the expected best of k draws,
-    and the median gain by length; what is trained on is grey."""
+    and the median gain by length; what is trained on is gray."""
     from matplotlib.figure import Figure
 
     settings = found.settings[:MOST_COLUMNS]
@@ -71,7 +71,7 @@ def _title(found: Comparison) -> str:
     return (
         f"Against '{found.baseline}', pair by pair over the same draws: {'-'.join(map(str, each))} models a setting "
         f"and variant, {diverged} of {total:,} diverged\n({weights} at the best checkpoint; 95% intervals over draws; "
-        f"grey band: a difference of less than {found.margin:g}\nhollow: too few draws for an interval{fewer})"
+        f"gray band: a difference of less than {found.margin:g}\nhollow: too few draws for an interval{fewer})"
     )
 
 
@@ -131,7 +131,7 @@ def _by_length(axes: Axes, found: Comparison, setting: str, style: dict[str, dic
     step = -(-len(lengths) // 10)
     axes.set_xticks(range(0, len(lengths), step), [f"{length:,}" for length in lengths[::step]], rotation=45)
     axes.set_xlim(-0.6, len(lengths) - 0.4)
-    axes.set_xlabel(f"input length ({found.unit}; grey: trained)", fontsize=8)
+    axes.set_xlabel(f"input length ({found.unit}; gray: trained)", fontsize=8)
     _finish(axes)
 
 

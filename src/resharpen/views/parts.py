@@ -19,10 +19,10 @@ from resharpen.engines.base import Problem
 from resharpen.engines.choose import why_not_native
 from resharpen.errors import UserError
 from resharpen.experiments.specs.spec import Setting
-from resharpen.experiments.specs.variant import CATALOGUES, DEFAULTS, PARTS, Variant, placement_name
+from resharpen.experiments.specs.variant import CATALOGS, DEFAULTS, PARTS, Variant, placement_name
 from resharpen.models import Minimal
-from resharpen.optim import find_optimiser
-from resharpen.parts import WHENCE
+from resharpen.optim import find_optimizer
+from resharpen.parts import PLACEMENT_SOURCES
 from resharpen.tasks import Dyck, MaxRetrieval, SetComplement
 
 SETTINGS = (Setting(SetComplement(9), 8), Setting(Dyck(8, 10), 700), Setting(MaxRetrieval(), 16))
@@ -38,7 +38,7 @@ def print_parts(console: Console) -> None:
         table.add_column(setting.model.kind, no_wrap=True)
     for kind in PARTS:
         table.add_row(Text(kind, "bold"))
-        for name, part in CATALOGUES[kind].items():
+        for name, part in CATALOGS[kind].items():
             what, source = described(kind, name, part)
             cells = [where(setting, kind, name) for setting in SETTINGS]
             styled = [Text(cell, "green" if cell.startswith("native") else "") for cell in cells]
@@ -59,8 +59,8 @@ def print_parts(console: Console) -> None:
 def described(kind: str, name: str, part: Any) -> tuple[str, str]:
     """What a part is, and its source."""
     if kind == "placement":
-        return placement_name(part), WHENCE[name]
-    function = part.update if kind == "optimiser" else part.function
+        return placement_name(part), PLACEMENT_SOURCES[name]
+    function = part.update if kind == "optimizer" else part.function
     text = " ".join((sys.modules[function.__module__].__doc__ or "").split("\n\n")[0].split())
     cited = CITATION.search(text)
     rows = [f"; {row}: {r.low:g} to {r.high:g}" for row, r in part.hyperparameters.items()]
@@ -72,13 +72,13 @@ def where(setting: Setting, kind: str, name: str) -> str:
     task, usual = setting.task, setting.model
     wider = [replace(usual, d_k=2)] if isinstance(usual, Minimal) else []
     variant = Variant(**{kind: name})  # pyright: ignore[reportArgumentType]
-    trains = getattr(CATALOGUES[kind][name], "trains", True)
+    trains = getattr(CATALOGS[kind][name], "trains", True)
     for model, mark in [(usual, ""), *((model, WIDER) for model in wider)]:
         try:
             parts = variant.parts(model)
         except UserError:
             continue
-        optimiser = find_optimiser(variant.optimiser)
-        problem = Problem(task, model, parts, setting.train_length, 1, 1, 0, optimiser)
+        optimizer = find_optimizer(variant.optimizer)
+        problem = Problem(task, model, parts, setting.train_length, 1, 1, 0, optimizer)
         return ("torch" if why_not_native(problem, training=trains) else "native") + mark
     return NOWHERE

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette: attention is a colour, what stands after it a shape.
+# Okabe and Ito's palette: attention is a color, what stands after it a shape.
 ATTENTION = {
     "log-n": "#0072B2",
     "ssmax": "#E69F00",
@@ -54,8 +54,8 @@ def _panel(axes: Axes, found: Comparison, setting: str, name: str, named: bool) 
     axes.axvspan(-margin, margin, color="#DDDDDD", alpha=0.6, linewidth=0, zorder=0)
     axes.axvline(0.0, color="black", linewidth=0.8)
     for place, variant in enumerate(found.variants):
-        colour, shape = look(variant)
-        interval_bar(axes, getattr(of[variant], name).interval, place, {"color": colour, "marker": shape})
+        color, shape = look(variant)
+        interval_bar(axes, getattr(of[variant], name).interval, place, {"color": color, "marker": shape})
     if name == "best":
         models = [m for m in found.models if m.setting == setting]
         perfect = 0.0 if found.metric.lower_is_better else 1.0
@@ -77,7 +77,7 @@ def _panel(axes: Axes, found: Comparison, setting: str, name: str, named: bool) 
 
 
 def look(variant: str) -> tuple[str, str]:
-    """Colour and shape.
+    """Color and shape.
 
     >>> look("peri+ssmax+nope")
     ('#E69F00', 's')
@@ -91,7 +91,7 @@ def legend(figure: Figure) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Artist] = [Patch(facecolor=colour, label=name) for name, colour in ATTENTION.items()]
+    handles: list[Artist] = [Patch(facecolor=color, label=name) for name, color in ATTENTION.items()]
     for after, text in ((False, "no norm after attention"), (True, "a norm after attention")):
         handles.append(Line2D([], [], color="black", marker=SHAPES[after], linestyle="", label=text))
     handles.append(

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-# Okabe and Ito's palette: told apart by the colour-blind, and by lightness in grey print.
-COLOURS = {"train": "#0072B2", "bema": "#E69F00"}
+# Okabe and Ito's palette: told apart by the color-blind, and by lightness in gray print.
+COLORS = {"train": "#0072B2", "bema": "#E69F00"}
 DARK = {"train": "#00395B", "bema": "#7A5000"}
 LABELS = {"train": "training weights (left)", "bema": "BEMA (right)"}
 ENTRY_INCHES = 2.5
@@ -68,10 +68,10 @@ def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str
     half = half_violin(values, metric)
     if half is None:
         return
-    values, colour, direction = half.values, COLOURS[weights], -1 if weights == "train" else 1
+    values, color, direction = half.values, COLORS[weights], -1 if weights == "train" else 1
     side = "low" if weights == "train" else "high"
     (body,) = axes.violin([half.stats], [x], widths=_WIDTH, showextrema=False, side=side)["bodies"]  # pyright: ignore[reportGeneralTypeIssues]
-    body.set(facecolor=colour, alpha=0.45, linewidth=0)
+    body.set(facecolor=color, alpha=0.45, linewidth=0)
     # Dots are spread by rank, not at random: the same run gives the same picture.
     spread = 0.06 + 0.24 * np.modf(np.arange(len(values)) * 0.618034)[0]  # so does page/violins.js
     look = {"color": DARK[weights], "markersize": 2.4, "alpha": 0.8, "markeredgewidth": 0}
@@ -104,7 +104,7 @@ def legend(figure: Figure, best: float = 0.1, further: Sequence[Line2D] = ()) ->
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    halves = [Patch(facecolor=COLOURS[w], alpha=0.6, label=LABELS[w]) for w in COLOURS]
+    halves = [Patch(facecolor=COLORS[w], alpha=0.6, label=LABELS[w]) for w in COLORS]
     ticks = Line2D([], [], color="black", linewidth=0.9, label=f"long tick: median, short tick: {best:.0%} quantile")
     handles = [*halves, ticks, *further]
     columns = max(1, min(len(handles), int(figure.get_figwidth() / ENTRY_INCHES)))

@@ -19,7 +19,7 @@ from helpers import (
 )
 from kernel_calls import Moved, through
 
-from resharpen.engines.base import part
+from resharpen.engines.base import arrays_of
 from resharpen.engines.native.minimal import NativeMinimal
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.native.transformer import NativeTransformer
@@ -59,7 +59,7 @@ def check(kind, problem, guarded):
         engine.advance(3)
         engine.advance(2, given)
         state = engine.dump()
-        found.append(state | engine.measure(part(state, "theta"), validation, report=True))
+        found.append(state | engine.measure(arrays_of(state, "theta"), validation, report=True))
     assert_same(*found)
 
 

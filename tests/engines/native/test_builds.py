@@ -15,7 +15,7 @@ from helpers import BENIGN, branching, make_ensemble, minimal_problem, retriever
 from kernel_calls import Driver, build_driver, through
 from parity import assert_parity
 
-from resharpen.engines.base import part
+from resharpen.engines.base import arrays_of
 from resharpen.engines.native import compiler, minimal, retriever, transformer
 from resharpen.engines.native.minimal import NativeMinimal
 from resharpen.engines.native.retriever import NativeRetriever
@@ -122,7 +122,7 @@ WATCHED = {
 
 @pytest.mark.parametrize("name", WATCHED)
 def test_sanitizers_find_nothing(name, driver):
-    """Address and undefined behaviour, which includes alignment. About 20 seconds each, most of it to compile."""
+    """Address and undefined behavior, which includes alignment. About 20 seconds each, most of it to compile."""
     kind, problems = WATCHED[name]
     command = ["clang++" if shutil.which("clang++") else "g++", "-O1", "-g1", "-march=native"]
     command += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
@@ -140,7 +140,7 @@ def test_sanitizers_find_nothing(name, driver):
             engine.advance(2, [problem.minibatch(0, step) for step in range(2)])
             if kind is NativeTransformer:  # which computes equal prefixes once
                 engine.advance(1, [branching((20, 0), (20, 20), (24, 17), (9, 9), (40, 7), *[(60, 40)] * 24)])
-            theta = part(engine.dump(), "theta")
+            theta = arrays_of(engine.dump(), "theta")
             measured = engine.measure(theta, validation or problem.task.validation(0, "selection"))
             assert (engine.diverged_at == -1).all()
             assert all((values == values).all() for values in measured.values())

@@ -10,7 +10,7 @@ from helpers import BENIGN, EVERYTHING, assert_same, make_ensemble, minimal_prob
 from parity import assert_close, assert_parity, distance
 from scipy.stats import wilcoxon
 
-from resharpen.engines.base import Ensemble, part, weights_of
+from resharpen.engines.base import Ensemble, arrays_of, weights_of
 from resharpen.engines.native.minimal import NativeMinimal, sample
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import Minimal
@@ -75,7 +75,7 @@ def test_attention_logits_far_apart(placement, attention, v, s, scale):
     problem = minimal_problem(placement, v, s, model=model, attention=attention)
     ensemble = make_ensemble(problem, 16, **BENIGN)
     state = TorchEngine(problem, ensemble, "float64").dump()
-    spread = np.where(np.arange(16) % 2, scale, 1.0)[:, None, None]  # every other model, beside ordinary neighbours
+    spread = np.where(np.arange(16) % 2, scale, 1.0)[:, None, None]  # every other model, beside ordinary neighbors
     for name in ("E", "W_Q", "W_K", "W_V", "W_O", "U"):
         factor = spread if name in ("W_Q", "W_K") else 1.0
         state[f"theta.{name}"] = 20 * factor * state[f"theta.{name}"].astype(np.float32)
@@ -127,7 +127,7 @@ def test_merging_prefixes_changes_nothing_but_rounding(s, attention):
     for engine in (exact, merged, apart):
         engine.advance(10)
     states = [engine.dump() for engine in (exact, merged, apart)]
-    for name in part(states[0], "theta"):
+    for name in arrays_of(states[0], "theta"):
         assert distance(states[1][f"theta.{name}"], states[0][f"theta.{name}"]) < 2e-6
         assert distance(states[2][f"theta.{name}"], states[0][f"theta.{name}"]) < 2e-6
 

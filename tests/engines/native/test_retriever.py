@@ -12,7 +12,7 @@ from parity import assert_parity, distance
 from scipy.special import erf, ndtr
 
 from resharpen import streams
-from resharpen.engines.base import part
+from resharpen.engines.base import arrays_of
 from resharpen.engines.native import retriever as native
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.torch_engine import TorchEngine
@@ -67,7 +67,7 @@ def test_answers_and_attention_as_printed(placement):
     """Also across blocks of items: 128 items in one sequence are more than the kernel takes at a time."""
     problem = retriever_problem(placement, hidden=16)
     ensemble = make_ensemble(problem, range(2))
-    theta = part(moved(problem, ensemble, scale=1.5), "theta")
+    theta = arrays_of(moved(problem, ensemble, scale=1.5), "theta")
     validation = few_sets(problem, 4)
     measured = NativeRetriever(problem, ensemble).measure(theta, validation, report=True)
     assert list(measured) == ["accuracy", "entropy", "largest_weight"]
@@ -91,7 +91,7 @@ def test_remedies_in_evaluation(placement, remedy, steepest, scale):
     """Of items on curves, and of items that are nodes themselves."""
     problem = retriever_problem(placement, hidden=32, attention=remedy)
     ensemble = make_ensemble(problem, 1)
-    theta = part(steep(problem, ensemble, steepest, 1.25 * steepest, scale), "theta")
+    theta = arrays_of(steep(problem, ensemble, steepest, 1.25 * steepest, scale), "theta")
     validation = few_sets(problem, 3)
     _, entropy, largest = NativeRetriever(problem, ensemble).measure(theta, validation, report=True).values()
 
@@ -120,7 +120,7 @@ def test_log_n_in_training(placement):
         engine.load(start)
         engine.advance(2)
     exact, got = (engine.dump() for engine in engines)
-    for name in part(exact, "m"):
+    for name in arrays_of(exact, "m"):
         assert distance(got[f"m.{name}"], exact[f"m.{name}"]) < 2e-5, name
     assert distance(plain.dump()["m.q"], exact["m.q"]) > 1e-2
 
@@ -185,7 +185,7 @@ def test_answers_whatever_items_are_made_of(placement, way):
     """With biases that make all answers about as likely, so that a wrong sum would give others."""
     problem, models = retriever_problem(placement, hidden=32), 6
     ensemble = make_ensemble(problem, range(models))
-    theta = part(steep(problem, ensemble, *WAYS[way], scale=1.5), "theta")
+    theta = arrays_of(steep(problem, ensemble, *WAYS[way], scale=1.5), "theta")
     validation = few_sets(problem, 3)
     expected = []
     for m in range(models):
@@ -270,7 +270,7 @@ def test_minibatches_have_the_same_bits_as_in_python(batch, length):
 def test_weights_that_are_not_finite_have_no_score(where, way, poison):
     problem = retriever_problem("peri", hidden=32)
     ensemble = make_ensemble(problem)
-    theta = part(steep(problem, ensemble, *WAYS[way]), "theta")
+    theta = arrays_of(steep(problem, ensemble, *WAYS[way]), "theta")
     name, row = where
     theta[name][1, row, ...] = poison
     validation = problem.task.validation(0, "selection")
@@ -280,7 +280,7 @@ def test_weights_that_are_not_finite_have_no_score(where, way, poison):
         assert np.isfinite(found[[0, 2]]).all()
 
 
-def test_a_model_does_not_depend_on_how_its_neighbours_are_computed():
+def test_a_model_does_not_depend_on_how_its_neighbors_are_computed():
     problem = retriever_problem("peri", hidden=32)
     ensemble = make_ensemble(problem, range(5), **BENIGN)
     start = steep(problem, ensemble, [500, 0.08, 500, 12.6, 40], [0.07, 0.08, 500, 12.6, 3.1])
@@ -288,13 +288,13 @@ def test_a_model_does_not_depend_on_how_its_neighbours_are_computed():
     together.load(start)
     together.advance(3)
     state, validation = together.dump(), few_sets(problem, 3)
-    measured = together.measure(part(state, "theta"), validation, report=True)
+    measured = together.measure(arrays_of(state, "theta"), validation, report=True)
     for m in range(5):
         alone = NativeRetriever(problem, make_ensemble(problem, [m], **BENIGN))
         alone.load({name: x if name == "step" else x[[m]] for name, x in start.items()})
         alone.advance(3)
         assert_same(state, alone.dump(), [m])
-        for name, values in alone.measure(part(alone.dump(), "theta"), validation, report=True).items():
+        for name, values in alone.measure(arrays_of(alone.dump(), "theta"), validation, report=True).items():
             assert np.array_equal(values[0], measured[name][m]), name
 
 
@@ -302,7 +302,7 @@ def test_an_evaluation_does_not_depend_on_its_pieces(monkeypatch):
     problem = retriever_problem("peri", hidden=16)
     ensemble = make_ensemble(problem)
     engine = NativeRetriever(problem, ensemble)
-    theta = part(moved(problem, ensemble), "theta")
+    theta = arrays_of(moved(problem, ensemble), "theta")
     validation = problem.task.validation(0, "report")
     whole = engine.measure(theta, validation, report=True)
     monkeypatch.setattr(native, "ITEMS_AT_ONCE", 100)

@@ -10,7 +10,7 @@ from helpers import BENIGN, TINY_TRANSFORMER, branching, make_ensemble, rows_of,
 from parity import assert_close, assert_parity
 
 from resharpen import streams
-from resharpen.engines.base import part, weights_of
+from resharpen.engines.base import arrays_of, weights_of
 from resharpen.engines.native.transformer import NativeTransformer, Sampler, kernel, ragged
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.errors import UserError
@@ -88,7 +88,7 @@ def test_gradient_far_from_the_start(placement, parts, given):
     )
     rng = np.random.default_rng(0)
     start = engines[0].dump()
-    for name in part(start, "theta"):
+    for name in arrays_of(start, "theta"):
         start[f"theta.{name}"] = rng.standard_normal(start[f"theta.{name}"].shape).astype(np.float32) * np.float32(0.4)
     states = []
     for engine in engines:
@@ -167,9 +167,9 @@ def test_padding_stays_zero():
     problem = transformer_problem("all", ODD)
     engine = NativeTransformer(problem, make_ensemble(problem))
     engine.advance(30)
-    used = np.concatenate([where.ravel() for where in engine._positions.values()])
+    used = np.concatenate([where.ravel() for where in engine._offsets.values()])
     assert len(np.unique(used)) == len(used)
-    padding = np.delete(engine._state_RxPartsxX, used, axis=2)
+    padding = np.delete(engine._state_RxSxX, used, axis=2)
     assert padding.shape[2] > 0
     assert (padding == 0).all()
 
@@ -183,7 +183,7 @@ def test_scores_do_not_depend_on_what_is_scored_beside_them(placement):
     problem = transformer_problem(placement)
     engine = NativeTransformer(problem, make_ensemble(problem))
     engine.advance(5)
-    weights = part(engine.dump(), "theta")
+    weights = arrays_of(engine.dump(), "theta")
     every = problem.task.validation(0, "selection", 5)
     last_N = np.array([1, 20, 63, 40, 168])  # with a long and a short rest that is not read
     scored = (np.arange(168) % 7 == 3) & (np.arange(168) < last_N[:, None]) | (np.arange(168) == last_N[:, None] - 1)

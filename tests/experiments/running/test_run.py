@@ -16,7 +16,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from runs import assert_same_results
 
-from resharpen.engines.base import part
+from resharpen.engines.base import arrays_of
 from resharpen.engines.choose import SLOWER
 from resharpen.engines.native import minimal
 from resharpen.errors import UserError
@@ -43,7 +43,7 @@ def test_a_run_fills_the_three_tables(tiny, tmp_path):
     assert lengths.filter(length=2)["count"].unique().to_list() == [4 * 3]
     assert {"peak_learning_rate", "ema_lag", "variant", "train_length", "v", "d_k"} <= set(models.columns)
     assert (models["variant"] == models["placement"]).all()
-    parts = models.select("norm", "attention", "positions", "optimiser", "engine", "family").unique().row(0)
+    parts = models.select("norm", "attention", "positions", "optimizer", "engine", "family").unique().row(0)
     assert parts == ("rms", "softmax", "nope", "adamw", "torch", "minimal")
     with pytest.raises(UserError, match=r"unknown table 'nope'.*allowed: curves, lengths, models"):
         store.table("nope")
@@ -300,7 +300,7 @@ def test_a_run_explains_itself(tiny, tmp_path):
     manifest = json.loads((store.files(store.shards()[0]).directory / "manifest.json").read_text())
     assert set(manifest["sha256"]) == {"models.parquet", "curves.parquet", "lengths.parquet", "weights.safetensors"}
     assert not list(store.directory.rglob("state.safetensors"))
-    assert part(store.weights(store.shards()[0]), "train.best").keys() >= {"E", "U"}
+    assert arrays_of(store.weights(store.shards()[0]), "train.best").keys() >= {"E", "U"}
 
 
 def test_chunks_grow_towards_half_a_second():

@@ -70,12 +70,12 @@ def test_parts_are_the_whole_and_each_has_of_every_setting(tiny, tmp_path):
     spec = replace(tiny, models=64)
     seen = []
     for i in (1, 2, 3):
-        run(spec, tmp_path / "parts", workers=1, part=(i, 3), on_plan=seen.append)
+        run(spec, tmp_path / "parts", workers=1, job=(i, 3), on_plan=seen.append)
     names = [[shard.name for shard in plan.todo] for plan in seen]
     assert sorted(chain(*names)) == sorted(shard.name for shard in spec.shards())
-    assert [len(part) for part in names] == [6, 5, 5]
-    for part in names:
-        assert {name.split("/")[0] for name in part} == {"sct-v4-s1", "sct-v4-s2"}
+    assert [len(job) for job in names] == [6, 5, 5]
+    for job in names:
+        assert {name.split("/")[0] for name in job} == {"sct-v4-s1", "sct-v4-s2"}
     assert_same_results(run(spec, tmp_path / "whole", workers=1), Run(tmp_path / "parts"))
 
 
@@ -83,17 +83,17 @@ def test_parts_share_the_draws_that_a_run_has_grown_by(tiny, tmp_path):
     run(tiny, tmp_path / "r", workers=1)
     seen = []
     for i in (1, 2):
-        run(replace(tiny, models=32), tmp_path / "r", workers=1, part=(i, 2), on_plan=seen.append)
+        run(replace(tiny, models=32), tmp_path / "r", workers=1, job=(i, 2), on_plan=seen.append)
     assert [len(plan.todo) for plan in seen] == [2, 2]
 
 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["run", "fig1", "--part", "0/4"], "part '0/4': must be I/N, from 1/N to N/N"),
-        (["run", "fig1", "--part", "5/4"], "part '5/4': must be I/N"),
-        (["run", "fig1", "--part", "3"], "part '3': must be I/N"),
-        (["run", "fig1", "--part", "-1/4"], "part '-1/4': must be I/N"),
+        (["run", "fig1", "--job", "0/4"], "job '0/4': must be I/N, from 1/N to N/N"),
+        (["run", "fig1", "--job", "5/4"], "job '5/4': must be I/N"),
+        (["run", "fig1", "--job", "3"], "job '3': must be I/N"),
+        (["run", "fig1", "--job", "-1/4"], "job '-1/4': must be I/N"),
         (["submit", "fig1"], "say to what: --slurm"),
         (["submit", "fig1", "--slurm", "--jobs", "0"], "jobs = 0: must be at least 1"),
         (["submit", "fig1", "--slurm", "--hours", "0.01"], "hours = 0.01: must be at least 0.1"),
@@ -128,7 +128,7 @@ def test_the_script(spec, capsys):
         "requeue",
         "open-mode=append",
     }
-    assert "run spec.toml --out 'a b' --seed 7 --workers 1 --part \"$SLURM_ARRAY_TASK_ID/3\" &" in text
+    assert "run spec.toml --out 'a b' --seed 7 --workers 1 --job \"$SLURM_ARRAY_TASK_ID/3\" &" in text
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
     assert not Path("a b").exists()
     main(["submit", str(spec), "--slurm", "--jobs", "1000", "--dry-run"])
@@ -176,17 +176,17 @@ def test_two_parts_at_once_one_killed_and_started_again(whole, spec):
     program = "from resharpen.experiments.running import training; training.SAVE_EVERY = 0.1; "
     program += "training.CHUNK_SECONDS = 0.05; from resharpen.cli import main; main()"
 
-    def part(i: int) -> subprocess.Popen:
-        command = ["run", "spec.toml", "--out", "parts", "--workers", "1", "--part", f"{i}/2"]
+    def job(i: int) -> subprocess.Popen:
+        command = ["run", "spec.toml", "--out", "parts", "--workers", "1", "--job", f"{i}/2"]
         return subprocess.Popen([sys.executable, "-c", program, *command], stdout=subprocess.DEVNULL)
 
-    first, second = part(1), part(2)
+    first, second = job(1), job(2)
     mine = [shard.name for shard in sorted(whole.shards(), key=lambda shard: shard.name)[0::2]]
     wait_for(lambda: any((Path("parts/shards") / name / STATE).exists() for name in mine), first)
     first.send_signal(signal.SIGKILL)
     assert first.wait() == -signal.SIGKILL
     assert len(Run(Path("parts")).done()) < 4
-    again = part(1)
+    again = job(1)
     assert (again.wait(120), second.wait(120)) == (0, 0)
     assert_same_results(whole, Run(Path("parts")))
 

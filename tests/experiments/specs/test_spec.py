@@ -71,7 +71,7 @@ def test_a_resolved_spec_reads_back_the_same(spec):
         ("steps = 1000", "", "'steps' is missing"),
         ("steps = 1000", "steps = 10\nstpes = 1", "unknown key 'stpes': did you mean 'steps'"),
         ('"pre", "mine"', '"prei"', "unknown variant 'prei': did you mean 'pre'"),
-        ("block_out", "block_ot", r"position in \[variant\.mine\.placement\] 'block_ot': did you mean 'block_out'"),
+        ("block_out", "block_ot", r"site in \[variant\.mine\.placement\] 'block_ot': did you mean 'block_out'"),
         ("placement =", "placment =", r"unknown key in \[variant\.mine\] 'placment': did you mean 'placement'"),
         ("{ block_out = true }", '"prei"', "unknown placement 'prei': did you mean 'pre'"),
         ("{ block_out = true }", "7", "placement in .* = 7: must be a name or a table of positions"),
@@ -109,7 +109,7 @@ def linear(x, p):
 def log(x, p):
     return x * p.alpha
 
-@rs.optimiser(hyperparameters={"peak_learning_rate": rs.Row(0.1, 1.0, scale="linear")})
+@rs.optimizer(hyperparameters={"peak_learning_rate": rs.Row(0.1, 1.0, scale="linear")})
 def descent(theta, g, state, p):
     return theta - p.lr * g, {}
 """

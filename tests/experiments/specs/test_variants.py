@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import resharpen as rs
-from resharpen.engines.base import initial_state, part
+from resharpen.engines.base import arrays_of, initial_state
 from resharpen.errors import UserError
 from resharpen.experiments.running.runner import run
 from resharpen.experiments.specs.spec import Experiment, Setting
@@ -45,7 +45,7 @@ def my_alibi(e, p):
     return e - p.slope * (at[:, None] - at).abs()
 
 
-@rs.optimiser(state=("velocity",), hyperparameters={"peak_learning_rate": rs.Row(1e-3, 10.0)})
+@rs.optimizer(state=("velocity",), hyperparameters={"peak_learning_rate": rs.Row(1e-3, 10.0)})
 def my_sgd(theta, g, state, p):
     velocity = (1 - p.one_minus_beta1) * state["velocity"] + g
     return theta - p.lr * (velocity + p.decay * theta), {"velocity": velocity}
@@ -219,7 +219,7 @@ def test_tables_say_what_no_sum_can():
         ('attention = "log-n"', 'attention = "log"', "unknown attention 'log': did you mean 'log-n'"),
         ('attention = "log-n"', 'norm = "rmss"', "unknown norm 'rmss': did you mean 'rms'"),
         ('attention = "log-n"', 'positions = "roep"', "unknown positions 'roep': did you mean 'rope'"),
-        ('attention = "log-n"', 'optimiser = "adam"', "unknown optimiser 'adam': did you mean 'adamw'"),
+        ('attention = "log-n"', 'optimizer = "adam"', "unknown optimizer 'adam': did you mean 'adamw'"),
         ('attention = "log-n"', "attention = 3", "attention in .*wide.* = 3: must be a text"),
         ('attention = "log-n"', 'engine = "natve"', "unknown engine of variant 'wide' 'natve': did you mean 'native'"),
         ("d = 7", "dd = 7", "unknown size of a minimal 'dd': did you mean 'd'"),
@@ -349,7 +349,7 @@ def test_all_variants_start_from_the_same_weights(own):
     thetas = {}
     for shard in spec.shards():
         problem, ensemble = spec.problem(shard), spec.ensemble(shard)
-        thetas[shard.variant] = part(initial_state(problem, ensemble), "theta")
+        thetas[shard.variant] = arrays_of(initial_state(problem, ensemble), "theta")
     compared = 0
     for a, one in thetas.items():
         for b, other in thetas.items():
@@ -459,17 +459,17 @@ def test_two_parts_of_one_name_do_not_share_what_they_learn(tmp_path):
         ("@rs.norm()\ndef f(x, p):\n    pass", "not a NoneType"),
         ("@rs.attention()\ndef f(e, mask, p):\n    return e.sum(-1, keepdim=True)", "f must give what has the shape"),
         ("@rs.positions('logits')\ndef f(e, p):\n    return e[..., :1]", "f must give what has the shape"),
-        ("@rs.optimiser()\ndef f(theta, g, state, p):\n    return theta", "an update returns the new theta and a dict"),
+        ("@rs.optimizer()\ndef f(theta, g, state, p):\n    return theta", "an update returns the new theta and a dict"),
         (
-            "@rs.optimiser()\ndef f(theta, g, state, p):\n    return theta.double(), {}",
+            "@rs.optimizer()\ndef f(theta, g, state, p):\n    return theta.double(), {}",
             "another shape or type than theta's",
         ),
         (
-            "@rs.optimiser(state=('m',))\ndef f(theta, g, state, p):\n    return theta, {'M': g}",
+            "@rs.optimizer(state=('m',))\ndef f(theta, g, state, p):\n    return theta, {'M': g}",
             "declares the state m and returns M",
         ),
         (
-            "@rs.optimiser(state=('ema',))\ndef f(theta, g, state, p):\n    return theta, state",
+            "@rs.optimizer(state=('ema',))\ndef f(theta, g, state, p):\n    return theta, state",
             "cannot have the name 'ema'",
         ),
     ],

@@ -35,7 +35,7 @@ PERI, NOT_PERI = ("peri", "peri-init"), ("pre", "post")
 LONGEST_OF_3 = 460
 SEPARATES = 0.95
 """The AUC from which a logit separates: of twenty pairs of prefixes nineteen are in order. For the TVD we say that a
-model generalises below 0.05, the same distance from perfect."""
+model generalizes below 0.05, the same distance from perfect."""
 SAME = 0.05
 """The difference in AUC up to which placements are alike: a tenth of the way from a guess to perfect."""
 

@@ -25,7 +25,7 @@ from resharpen.experiments.keeping.results import Results
 from resharpen.tasks import MaxRetrieval, SetComplement
 
 CURED = 0.05
-"""The distance from perfect below which we say that a model generalises: a TVD of 0.05, an accuracy of 0.95."""
+"""The distance from perfect below which we say that a model generalizes: a TVD of 0.05, an accuracy of 0.95."""
 NO_CURE = 0.05
 """What a remedy may take off that distance and still be none."""
 SHARPER = ("log-n", "ssmax")

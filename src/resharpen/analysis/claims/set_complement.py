@@ -15,7 +15,7 @@ from resharpen.parts import PAPER_PLACEMENTS
 if TYPE_CHECKING:
     import polars as pl
 
-GENERALISES, TO_SOME_EXTENT = 0.05, 0.15
+GENERALIZES, TO_SOME_EXTENT = 0.05, 0.15
 AFTER_ATTENTION = ("post", "peri", "peri-init")
 KEYS = ("variant", "train_length", "weights")
 
@@ -38,21 +38,21 @@ class SetComplementClaims:
 
     def all(self) -> list[Claim]:
         after = [
-            self._best_new(placement, s, "<", GENERALISES)
+            self._best_new(placement, s, "<", GENERALIZES)
             for placement in AFTER_ATTENTION
             for s in self._lengths(placement)
             if s >= 3
         ]
-        pre = [self._best_new("pre", s, ">", GENERALISES) for s in self._lengths("pre") if s >= 3]
-        peri = [self._best_new("peri", s, "<", GENERALISES) for s in self._lengths("peri") if s >= 2]
+        pre = [self._best_new("pre", s, ">", GENERALIZES) for s in self._lengths("pre") if s >= 3]
+        peri = [self._best_new("peri", s, "<", GENERALIZES) for s in self._lengths("peri") if s >= 2]
         if 1 in self._lengths("peri"):
             peri.append(self._best_new("peri", 1, "<", TO_SOME_EXTENT))
             if 1 in self._lengths("pre"):
                 peri.append(self._paired("peri", "pre", 1))
         of = f"SCT({self.v}):"
         made = [
-            make_claim(1, f"{of} a norm after attention generalises from s >= 3, pre does not", after + pre),
-            make_claim(2, f"{of} peri generalises from s >= 2, and to some extent from s = 1", peri),
+            make_claim(1, f"{of} a norm after attention generalizes from s >= 3, pre does not", after + pre),
+            make_claim(2, f"{of} peri generalizes from s >= 2, and to some extent from s = 1", peri),
             make_claim(3, f"{of} BEMA improves the best results in most settings", self._bema()),
         ]
         return [replace(claim, settings=f"sct-v{self.v}-") for claim in made]

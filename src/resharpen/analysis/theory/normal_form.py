@@ -86,7 +86,7 @@ def fit_normal_form(B: Array, D: Array) -> NormalForm:
 
 
 def _distance_from_gauge(B: Array, D: Array) -> Array:
-    """Frobenius distance of (B, D) from {delta = eps = 0}: both row-centred, then c from the full two-way layout."""
+    """Frobenius distance of (B, D) from {delta = eps = 0}: both row-centered, then c from the full two-way layout."""
     B, D = B - B.mean(-1, keepdims=True), D - D.mean(-1, keepdims=True)
     c = ((D - B) / 2).mean(-2, keepdims=True)
     return _norm(B + c, D - c)

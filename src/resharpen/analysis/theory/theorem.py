@@ -91,8 +91,8 @@ def printed_slack(v: int, bound: int = 2) -> Optimum | None:
     upper = -gap_rows(v, 1)
     G = np.concatenate([np.column_stack([G, -h]), np.column_stack([upper, np.full(len(upper), -1)])])
     h = np.concatenate([h, np.full(len(upper), -bound)])
-    minimise = np.append(np.zeros(2 * v * v, dtype=np.int64), -1)
-    return certified_minimum(minimise, G, h, np.column_stack([A, np.zeros(len(A), dtype=np.int64)]))
+    minimize = np.append(np.zeros(2 * v * v, dtype=np.int64), -1)
+    return certified_minimum(minimize, G, h, np.column_stack([A, np.zeros(len(A), dtype=np.int64)]))
 
 
 def corrected_minimum(v: int, s: int, last: bool) -> Optimum | None:

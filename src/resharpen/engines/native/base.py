@@ -1,10 +1,11 @@
 """What the native engines share: the layout of weights, hyperparameters and step tables, and calls into a kernel.
 
 A kernel keeps the weights of a model as one array of X floats, some of them padding, which is zero and stays so;
-`positions` says where in it each weight of the common state lies. Padding aside, state and results are those of the
+`offsets` says where in it each weight of the common state lies. Padding aside, state and results are those of the
 torch engine within rounding, in float32 only.
 
-Shapes: R rows (models, and whatever a kernel wants after them), M models, X floats of a model, S steps.
+Shapes: R rows (models, and whatever a kernel wants after them), M models, X floats of a model, S steps, or
+arrays of the state.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from resharpen.engines.native import build
 from resharpen.models import Model
 from resharpen.optim.adamw import adamw
 from resharpen.optim.schedule import step_table
-from resharpen.parts import ATTENTIONS, NORMS, POSITION_ENCODINGS, POSITIONS, Parts
+from resharpen.parts import ATTENTIONS, NORMS, POSITIONS, SITES, Parts
 from resharpen.tasks import Batch
 
 LANES = 16
-PARTS = ("theta", "m", "v", "ema")
+STATE = ("theta", "m", "v", "ema")
 HYPERPARAMETERS = (
     "rms_epsilon",
     "one_minus_beta1",
@@ -37,7 +38,7 @@ HYPERPARAMETERS = (
     "max_gradient_norm",
 )
 """In the order of the struct in kernels/adamw.h."""
-NORM_POSITIONS = (
+KERNEL_SITES = (
     "embedding_out",
     "block_in",
     "block_out",
@@ -54,21 +55,21 @@ KNOWN = {
 """Parts in the order of their enumerations in kernels/training.h; no kernel knows all."""
 
 Floats = NDArray[np.float32]
-Positions = dict[str, NDArray[np.int64]]
+Offsets = dict[str, NDArray[np.int64]]
 
 
-class Variant(Structure):
+class VariantStruct(Structure):
     """What a problem's parts are, as in kernels/training.h."""
 
-    _fields_ = (*((position, c_bool) for position in NORM_POSITIONS), *((kind, c_uint8) for kind in KNOWN))
+    _fields_ = (*((site, c_bool) for site in KERNEL_SITES), *((kind, c_uint8) for kind in KNOWN))
 
 
-def variant_of(parts: Parts) -> Variant:
-    norms = {position: getattr(parts.placement, position) for position in POSITIONS}
-    return Variant(**norms, **{kind: names.index(getattr(parts, kind).name) for kind, names in KNOWN.items()})
+def variant_of(parts: Parts) -> VariantStruct:
+    norms = {site: getattr(parts.placement, site) for site in SITES}
+    return VariantStruct(**norms, **{kind: names.index(getattr(parts, kind).name) for kind, names in KNOWN.items()})
 
 
-class Training(Structure):
+class TrainingStruct(Structure):
     """What every `train` takes first, field by field as in kernels/training.h."""
 
     _fields_ = (
@@ -80,7 +81,7 @@ class Training(Structure):
         ("first_step", c_int64),
         ("n_steps", c_int32),
         ("n_models", c_int32),
-        ("variant", Variant),
+        ("variant", VariantStruct),
     )
 
 
@@ -102,8 +103,8 @@ class NativeEngine:
         parameters = problem.model.parameters(problem.parts)
         self._variant = variant_of(problem.parts)
         shapes = {name: tuple(map(int, parameter.shape)) for name, parameter in parameters.items()}
-        self._positions, self._n_floats = self._layout(shapes)
-        self._state_RxPartsxX = self._rows(len(PARTS), self._n_floats)
+        self._offsets, self._n_floats = self._layout(shapes)
+        self._state_RxSxX = self._rows(len(STATE), self._n_floats)
         self._hyper_RxH = self._rows(len(HYPERPARAMETERS))
         self._hyper_RxH[:] = self._padded(np.stack([ensemble.hyperparameters[name] for name in HYPERPARAMETERS], 1))
         self.load(initial_state(problem, ensemble))
@@ -128,9 +129,9 @@ class NativeEngine:
     def dump(self) -> Arrays:
         loss_M = self._loss_R[: self._n_models].copy()
         state: Arrays = {"step": np.array([self.step]), "diverged_at": self.diverged_at, "loss": loss_M}
-        for name, where in self._positions.items():
-            for i, part in enumerate(PARTS):
-                state[f"{part}.{name}"] = np.ascontiguousarray(self._state_RxPartsxX[: self._n_models, i, where])
+        for name, where in self._offsets.items():
+            for i, kept in enumerate(STATE):
+                state[f"{kept}.{name}"] = np.ascontiguousarray(self._state_RxSxX[: self._n_models, i, where])
             state[f"theta_0.{name}"] = self._theta_0[name].copy()
         return state
 
@@ -138,9 +139,9 @@ class NativeEngine:
         self.step = int(arrays["step"][0])
         self._diverged_at_R = self._padded(arrays["diverged_at"].astype(np.int64))
         self._loss_R = self._padded(arrays["loss"].astype(np.float64))
-        self._theta_0 = {name: np.array(arrays[f"theta_0.{name}"], np.float32) for name in self._positions}
-        for i, part in enumerate(PARTS):
-            self._pack({name: arrays[f"{part}.{name}"] for name in self._positions}, self._state_RxPartsxX[:, i])
+        self._theta_0 = {name: np.array(arrays[f"theta_0.{name}"], np.float32) for name in self._offsets}
+        for i, kept in enumerate(STATE):
+            self._pack({name: arrays[f"{kept}.{name}"] for name in self._offsets}, self._state_RxSxX[:, i])
 
     def advance(self, n: int, batches: Batches | None = None) -> None:
         """Train for n steps, on the problem's own minibatches or on given ones."""
@@ -162,8 +163,8 @@ class NativeEngine:
     def kernel(model: Model, march: str) -> ctypes.CDLL:
         raise NotImplementedError
 
-    def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Positions, int]:
-        """The position of every weight among the floats of a model, and how many floats there are."""
+    def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Offsets, int]:
+        """The offset of every weight among the floats of a model, and how many floats there are."""
         raise NotImplementedError
 
     def _train_own(self, n: int) -> None:
@@ -185,9 +186,9 @@ class NativeEngine:
         table_RxSx4 = self._rows(n, len(columns))
         for i, column_SxM in enumerate(columns):
             table_RxSx4[..., i] = self._padded(column_SxM.T)
-        floats = (self._state_RxPartsxX, self._hyper_RxH, table_RxSx4)
+        floats = (self._state_RxSxX, self._hyper_RxH, table_RxSx4)
         state, hyperparameters, rows = (x.ctypes.data for x in floats)
-        training = Training(
+        training = TrainingStruct(
             state,
             *map(pointer, (self._diverged_at_R, self._loss_R)),
             hyperparameters,
@@ -206,7 +207,7 @@ class NativeEngine:
         return theta_RxX
 
     def _pack(self, tensors: Arrays, out_RxX: Floats) -> None:
-        for name, where in self._positions.items():
+        for name, where in self._offsets.items():
             out_RxX[:, where] = self._padded(tensors[name])
 
     def _padded(self, x_M: NDArray) -> NDArray:
@@ -215,8 +216,8 @@ class NativeEngine:
         return np.concatenate([x_M, np.repeat(x_M[:1], missing, axis=0)]) if missing else x_M
 
 
-def one_after_another(shapes: Mapping[str, tuple[int, ...]], multiple: int) -> tuple[Positions, int]:
-    """Tensors in their order, each padded to a multiple of so many floats: their positions, and the floats in all."""
+def one_after_another(shapes: Mapping[str, tuple[int, ...]], multiple: int) -> tuple[Offsets, int]:
+    """Tensors in their order, each padded to a multiple of so many floats: their offsets, and the floats in all."""
     found, start = {}, 0
     for name, shape in shapes.items():
         size = int(np.prod(shape))
@@ -230,22 +231,22 @@ def unknown_part(
     attentions: Sequence[str],
     positions: Sequence[str] = ("nope",),
     norms: Sequence[str] = ("rms",),
-    norm_positions: Sequence[str] = NORM_POSITIONS[:5],
+    sites: Sequence[str] = KERNEL_SITES[:5],
 ) -> str:
     """The first part of a problem that a kernel does not know, with those that it does; empty if it knows all."""
     parts = problem.parts
     for what, part, there, names in (
         ("norm", parts.norm, NORMS, norms),
         ("attention", parts.attention, ATTENTIONS, attentions),
-        ("positions", parts.positions, POSITION_ENCODINGS, positions),
-        ("optimiser", problem.optimiser, {"adamw": adamw}, ("adamw",)),
+        ("positions", parts.positions, POSITIONS, positions),
+        ("optimizer", problem.optimizer, {"adamw": adamw}, ("adamw",)),
     ):
         # a part of the user's may have the name of a built-in one
         if not any(part is there.get(name) for name in names):
             return f"it does not know the {what} '{part.name}', only {one_of(names)}"
-    for position in POSITIONS:
-        if getattr(parts.placement, position) and position not in norm_positions:
-            return f"it does not know a norm at {position}, only at {one_of(norm_positions)}"
+    for site in SITES:
+        if getattr(parts.placement, site) and site not in sites:
+            return f"it does not know a norm at {site}, only at {one_of(sites)}"
     return ""
 
 
@@ -264,7 +265,7 @@ def load_kernel(name: str, sizes: Mapping[str, int], march: str, **arguments: Se
     """The kernel for these sizes, built if need be, and the C types of what its functions take."""
     library = ctypes.CDLL(str(build.kernel(name, sizes, march)))
     for function, types in arguments.items():
-        getattr(library, function).argtypes = [POINTER(Training), *types] if function == "train" else types
+        getattr(library, function).argtypes = [POINTER(TrainingStruct), *types] if function == "train" else types
         getattr(library, function).restype = None
     return library
 

@@ -21,7 +21,7 @@ from resharpen.engines.native.base import (
     LANES,
     Floats,
     NativeEngine,
-    Positions,
+    Offsets,
     aligned,
     load_kernel,
     one_after_another,
@@ -79,7 +79,7 @@ class NativeMinimal(NativeEngine):
         )
         return {"tvd": np.ascontiguousarray(tvd_RxP[: self._n_models])}
 
-    def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Positions, int]:
+    def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Offsets, int]:
         return one_after_another(shapes, 1)
 
     def _rows(self, *shape: int) -> Floats:

@@ -21,7 +21,7 @@ from resharpen.engines.native.base import (
     KNOWN,
     LANES,
     NativeEngine,
-    Positions,
+    Offsets,
     load_kernel,
     one_after_another,
     pointer,
@@ -71,7 +71,7 @@ class NativeRetriever(NativeEngine):
         if task.classes > LANES:
             return f"classes = {task.classes}: it takes up to {LANES}"
         attentions = TRAINED_WITH if training else KNOWN["attention"]
-        return unknown_part(problem, attentions, norm_positions=("block_in", "block_out"))
+        return unknown_part(problem, attentions, sites=("block_in", "block_out"))
 
     def measure(self, weights: Arrays, validation: RetrievalSet, report: bool = False) -> Measures:
         """1 for a right and 0 for a wrong answer to every sequence, nan without finite logits; for a report also
@@ -100,7 +100,7 @@ class NativeRetriever(NativeEngine):
             done += len(label_N)
         return out
 
-    def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Positions, int]:
+    def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Offsets, int]:
         return one_after_another(shapes, LANES)
 
     def _train_own(self, n: int) -> None:

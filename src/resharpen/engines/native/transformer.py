@@ -1,6 +1,6 @@
 """The native engine of the transformer: one model at a time, sequences at their true lengths.
 
-The kernel pads every width to whole vectors of sixteen and keeps q, k, v in one matrix. `positions` says where each
+The kernel pads every width to whole vectors of sixteen and keeps q, k, v in one matrix. `offsets` says where each
 weight of the common state lies in there; the padding is zero and stays so.
 
 Shapes: M models, W weights of a model, X of them with padding, N sequences, L positions, P scored prefixes, S steps.
@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from resharpen.engines.base import Arrays, Ensemble, Measures, Problem
 from resharpen.engines.native.base import (
-    NORM_POSITIONS,
+    KERNEL_SITES,
     Floats,
     NativeEngine,
-    Positions,
+    Offsets,
     load_kernel,
     padded,
     pointer,
@@ -81,7 +81,7 @@ class NativeTransformer(NativeEngine):
         task = problem.task
         if type(task).score not in (Task.score, Language.score):
             return f"it scores TVD and marked logits, and {task.name} scores something else"
-        return unknown_part(problem, TRAINED_WITH, ("rope", "nope", "alibi"), ("rms", "layer"), NORM_POSITIONS)
+        return unknown_part(problem, TRAINED_WITH, ("rope", "nope", "alibi"), ("rms", "layer"), KERNEL_SITES)
 
     def measure(self, weights: Arrays, validation: Any, report: bool = False) -> Measures:
         """TVD of every scored prefix and the logit of its marked token, [M, P]; nan, at no cost, for nan weights."""
@@ -97,8 +97,8 @@ class NativeTransformer(NativeEngine):
         assert isinstance(self.problem.model, Transformer)
         return self.problem.model
 
-    def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Positions, int]:
-        return positions(self._model, list(shapes))
+    def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Offsets, int]:
+        return offsets(self._model, list(shapes))
 
     def _train_own(self, n: int) -> None:
         if self._sampler is not None:
@@ -204,7 +204,7 @@ def rotation(longest: int, d_head: int) -> tuple[Floats, Floats]:
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
 
 
-def positions(model: Transformer, names: Sequence[str]) -> tuple[Positions, int]:
+def offsets(model: Transformer, names: Sequence[str]) -> tuple[Offsets, int]:
     """Where each weight lies in the kernel's array, by name and in the shape of the tensor, and the array's size."""
     d, d_mlp, v, head = map(padded, (model.d, model.d_mlp, model.vocabulary, model.d_head))
     attended = model.heads * head

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 TABLES = ("models", "curves", "lengths")
-WEIGHTS = "weights.safetensors"
-RESULTS = (*(f"{name}.parquet" for name in TABLES), WEIGHTS)
+WEIGHTS_FILE = "weights.safetensors"
+RESULTS = (*(f"{name}.parquet" for name in TABLES), WEIGHTS_FILE)
 STATE, MANIFEST, LEASE = "state.safetensors", "manifest.json", ".lease"
 FORMAT = 4
 """1 had placements where there are variants now; 2 did not say in every file whose it is; 3 had no checksum in
@@ -92,7 +92,7 @@ class ShardFiles:
         """Write the results, then the manifest that makes them count, then drop state and lease."""
         for name, table in tables.items():
             files.write_parquet(self.directory / f"{name}.parquet", table)
-        files.write_arrays(self.directory / WEIGHTS, weights, self.facts)
+        files.write_arrays(self.directory / WEIGHTS_FILE, weights, self.facts)
         written = {name: (self.directory / name).read_bytes() for name in RESULTS}
         hashes = {name: files.sha256(data) for name, data in written.items()}
         sizes = {name: len(data) for name, data in written.items()}

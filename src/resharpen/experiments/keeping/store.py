@@ -6,7 +6,7 @@ code/HASH-FILE.py                       copies of the user's own code, to read
 shards/SETTING/VARIANT/FIRST-LAST/
     state.safetensors                   an unfinished shard: everything needed to go on, bit for bit
     models, curves, lengths .parquet    a finished shard: its rows of the three tables
-    weights.safetensors                 the kept weights, WEIGHTS.SELECTION.NAME [M, ...]
+    weights.safetensors                 the kept weights, WEIGHTS_FILE.SELECTION.NAME [M, ...]
     manifest.json                       written last, with the hashes of the others: now the shard is done
     .lease                              held by the process that trains the shard; gone when it is done
 .lock                                   held for a moment by whoever creates or extends the run
@@ -36,7 +36,7 @@ from resharpen.experiments.keeping import files, lock
 from resharpen.experiments.keeping.checks import check_extents, check_header, check_table
 from resharpen.experiments.keeping.header import read_header, write_header
 from resharpen.experiments.keeping.machine import provenance
-from resharpen.experiments.keeping.shard import FORMAT, TABLES, WEIGHTS, ShardFiles
+from resharpen.experiments.keeping.shard import FORMAT, TABLES, WEIGHTS_FILE, ShardFiles
 from resharpen.experiments.keeping.tables import shared_columns
 from resharpen.experiments.specs.identity import identities
 from resharpen.experiments.specs.spec import Experiment, Shard
@@ -193,19 +193,19 @@ class Run:
         return {(shard.setting.name, shard.variant): shared_columns(self.experiment, shard) for shard in first}
 
     def weights(self, shard: Shard) -> dict[str, NDArray]:
-        """Kept weights of a shard: WEIGHTS.SELECTION.NAME -> [M, ...]."""
+        """Kept weights of a shard: WEIGHTS_FILE.SELECTION.NAME -> [M, ...]."""
         where, problem = self.files(shard), self.experiment.problem(shard)
         if not where.is_done():
             raise UserError(f"shard {shard.name} is not finished; continue it with: {self.command}")
         try:
-            kept = files.parse_arrays(where.read(WEIGHTS), where.facts)
+            kept = files.parse_arrays(where.read(WEIGHTS_FILE), where.facts)
         except files.TornFile as error:
-            raise where.damaged(WEIGHTS, str(error)) from error
+            raise where.damaged(WEIGHTS_FILE, str(error)) from error
         parameters = problem.model.parameters(problem.parts)
         for name, array in kept.items():
             parameter = parameters.get(name.split(".", 2)[-1])
             if parameter is None or array.shape != (shard.count, *map(int, parameter.shape)):
-                raise where.damaged(WEIGHTS, f"has weights of another model ({name} {list(array.shape)})")
+                raise where.damaged(WEIGHTS_FILE, f"has weights of another model ({name} {list(array.shape)})")
         return kept
 
 

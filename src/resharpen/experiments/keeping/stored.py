@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.engines.base import Arrays, Weights, part
+from resharpen.engines.base import Arrays, Weights, arrays_of
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.specs.spec import Setting, Shard
@@ -105,7 +105,7 @@ def load_model(run: Run, model_id: str, weights: Weights = "train", selection: s
     """Model `SETTING/VARIANT/DRAW` of a run, with its `train` or `bema` weights of a selection."""
     shard = find_shard(run, model_id)
     index = shard.model_ids.index(model_id)
-    kept = {name: array[index] for name, array in part(run.weights(shard), f"{weights}.{selection}").items()}
+    kept = {name: array[index] for name, array in arrays_of(run.weights(shard), f"{weights}.{selection}").items()}
     if not kept:
         raise UserError(
             f"no weights '{weights}' of selection '{selection}': allowed are train, bema and best, best-trained, last"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from resharpen import own
-from resharpen.engines.base import Engine, part
+from resharpen.engines.base import Engine, arrays_of
 from resharpen.engines.choose import make_engine, why_not_native
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.store import Run
@@ -72,7 +72,7 @@ def _rescore_shard(run: Run, shard: Shard, attention: str, selection: str) -> pl
     report = task.validation(experiment.seed, "report")
     reported = {}
     for slot in (f"{which}.{selection}" for which in WEIGHTS):
-        weights = part(kept, slot)
+        weights = arrays_of(kept, slot)
         kept_M = np.array([np.isfinite(row).all() for row in next(iter(weights.values()))])
         measured = engine.measure(weights, report, report=True)
         for metric, (length_S, value_MxS, n_S) in task.by_length(measured, report).items():

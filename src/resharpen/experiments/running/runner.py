@@ -44,7 +44,7 @@ def run(
     saves: Callable[[], int] = lambda: 0,
     launcher: str = "local",
     address: str | None = None,
-    part: tuple[int, int] = (1, 1),
+    job: tuple[int, int] = (1, 1),
     without: Collection[str] = (),
     discard: bool = False,
 ) -> Run:
@@ -56,14 +56,14 @@ def run(
     nobody has, and this one returns when there is none left for it.
 
     The launcher `ray` makes every shard a Ray task: on a cluster of this machine alone, or on the one that has that
-    address. `part` (i, n) is the i-th of n parts of the run, each about the same work; shards named in `without` are
-    left alone. A finished shard of another spec than the run's is thrown away with `discard`, else refused.
+    address. `job` (i, n) is the i-th of n jobs that share the run, each about the same work; shards named in `without`
+    are left alone. A finished shard of another spec than the run's is thrown away with `discard`, else refused.
     """
     leave_if_imported()
     start = _launcher(launcher, address, workers)
-    i, n = part
+    i, n = job
     if not 1 <= i <= n:
-        raise UserError(f"part '{i}/{n}': must be I/N, from 1/N to N/N")
+        raise UserError(f"job '{i}/{n}': must be I/N, from 1/N to N/N")
     store = Run(Path(directory), trust_code)
     if experiment.device != "cpu":
         check_device(experiment.device)
@@ -71,7 +71,7 @@ def run(
         experiment = with_engine(experiment)
     with locked(store):
         open_run(store, experiment)
-    plan = plan_of(store, part, without, discard)
+    plan = plan_of(store, job, without, discard)
     on_plan(plan)
     todo: Sequence[Shard] = plan.todo
     while todo:
@@ -129,14 +129,14 @@ def _launcher(
     return lambda run, shards, report, ask: launch(run, shards, workers or cores(), report, ask)
 
 
-def plan_of(store: Run, part: tuple[int, int] = (1, 1), without: Collection[str] = (), discard: bool = False) -> Plan:
+def plan_of(store: Run, job: tuple[int, int] = (1, 1), without: Collection[str] = (), discard: bool = False) -> Plan:
     """What is left to do: every file of a finished shard is read and compared with its hash. Damaged results are thrown
     away here; those of another spec only with `discard`, and without it nothing is.
 
-    A part is every n-th shard in the order of draws and names: all parts have about as much of every setting, and of
+    A job takes every n-th shard in the order of draws and names: all jobs have about as much of every setting, and of
     the draws that a run has grown by.
     """
-    i, n = part
+    i, n = job
     shards = store.shards() if n == 1 else sorted(store.shards(), key=lambda s: (s.first, s.name))[i - 1 :: n]
     shards = [shard for shard in shards if shard.name not in without]
     # not one by one: a future takes more room than a shard

@@ -1,4 +1,4 @@
-"""A run as a job array of SLURM: every job takes its part of the shards, on one core, and goes on where it stopped."""
+"""A run as a job array of SLURM: every job takes its share of the shards, on one core, and goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCRIPT = """#!/bin/bash
 
 cd {here} || exit
 export OMP_NUM_THREADS=1
-{command} --workers 1 --part "$SLURM_ARRAY_TASK_ID/{jobs}" &
+{command} --workers 1 --job "$SLURM_ARRAY_TASK_ID/{jobs}" &
 worker=$!
 
 stop() {{  # states are saved, then the worker ends with {stopped}
@@ -46,14 +46,14 @@ again() {{
     exit $ended
 }}
 trap again USR1
-# cancelled or preempted: stop, and leave the rest to SLURM
+# canceled or preempted: stop, and leave the rest to SLURM
 trap 'stop; exit $ended' TERM
 wait "$worker"
 """
 
 
 def script(command: Sequence[str], name: str, jobs: int, hours: float) -> str:
-    """What `sbatch` takes; `command` is a `resharpen run` without workers and part, to be run from where we are."""
+    """What `sbatch` takes; `command` is a `resharpen run` without workers and job, to be run from where we are."""
     if jobs < 1:
         raise UserError(f"jobs = {jobs}: must be at least 1")
     if not LEAST_HOURS <= hours < 10_000:

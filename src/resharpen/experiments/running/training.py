@@ -17,7 +17,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.engines.base import Arrays, Engine, Weights, part, weights_of
+from resharpen.engines.base import Arrays, Engine, Weights, arrays_of, weights_of
 from resharpen.engines.choose import make_engine
 from resharpen.errors import UserError
 from resharpen.experiments.keeping import files
@@ -91,16 +91,16 @@ class Kept:
         )
 
     def dump(self) -> Arrays:
-        parts = {"score": self.score, "kept_step": self.step, "kept": self.weights}
-        named = {f"{prefix}.{name}": array for prefix, arrays in parts.items() for name, array in arrays.items()}
-        return {"kept_loss": self.loss, **named}
+        named = {"score": self.score, "kept_step": self.step, "kept": self.weights}
+        flat = {f"{prefix}.{name}": array for prefix, arrays in named.items() for name, array in arrays.items()}
+        return {"kept_loss": self.loss, **flat}
 
     @classmethod
     def load(cls, arrays: Arrays) -> Kept:
         """A file has no order of names, the tables have one."""
-        score, step = part(arrays, "score"), part(arrays, "kept_step")
+        score, step = arrays_of(arrays, "score"), arrays_of(arrays, "kept_step")
         scores, steps = {name: score[name] for name in SCORES}, {slot: step[slot] for slot in SLOTS}
-        return cls(scores, arrays["kept_loss"], steps, part(arrays, "kept"))
+        return cls(scores, arrays["kept_loss"], steps, arrays_of(arrays, "kept"))
 
     def check(self, checkpoints: Sequence[int], step: int) -> None:
         """ValueError for steps that are no checkpoints up to this one, or scores of later ones."""
@@ -179,20 +179,20 @@ class Trainer:
 
     def _resume(self, engine: Engine) -> Kept:
         """From the saved state, if there is one that can be of this shard; else from the start."""
-        fresh = Kept.empty(len(self._checkpoints), part(engine.dump(), "theta"))
+        fresh = Kept.empty(len(self._checkpoints), arrays_of(engine.dump(), "theta"))
         try:
             arrays = self._files.saved()
             if arrays is None:
                 return fresh
             check_arrays(arrays, self._state(engine, fresh))
-            check_state(part(arrays, "state"), self._experiment.steps)
+            check_state(arrays_of(arrays, "state"), self._experiment.steps)
             kept = Kept.load(arrays)
             kept.check(self._checkpoints, int(arrays["state.step"][0]))
         except (files.TornFile, ValueError) as error:
             what = error if isinstance(error, files.TornFile) else f"{self._files.state} makes no sense: {error}"
             warnings.warn(f"{what}; this shard starts again", stacklevel=2)
             return fresh
-        engine.load(part(arrays, "state"))
+        engine.load(arrays_of(arrays, "state"))
         self._seconds = float(arrays["seconds"][0])
         other_build = not np.array_equal(arrays["built"], _digest(engine.built))
         if other_build:
@@ -256,7 +256,7 @@ class Trainer:
         for which in WEIGHTS:
             slots = [f"{which}.{selection}" for selection in SELECTIONS]
             for i, slot in enumerate(slots):
-                step_M, weights = kept.step[slot], part(kept.weights, slot)
+                step_M, weights = kept.step[slot], arrays_of(kept.weights, slot)
                 # Where an earlier slot holds the same weights their scores are known: nan asks for none.
                 same = {earlier: kept.step[earlier] == step_M for earlier in slots[:i]}
                 for same_M in same.values():

@@ -18,7 +18,7 @@ from resharpen.engines.base import Ensemble, Problem, setting_name
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.specs.variant import OF_THE_TASK, PARTS, Variant, choose, meaning, sum_name
 from resharpen.models import Model, find_model
-from resharpen.optim import find_optimiser
+from resharpen.optim import find_optimizer
 from resharpen.optim.hyperparameters import TABLE, Given, Row, draw, narrowed
 from resharpen.plain import shown, typed
 from resharpen.streams import GROUP
@@ -279,7 +279,7 @@ class Experiment:
                     raise UserError(f"variant '{name}': {error}") from error
                 if not parts.attention.trains:
                     raise UserError(f"variant '{name}': {parts.attention.name} is to read trained models with")
-            find_optimiser(variant.optimiser)
+            find_optimizer(variant.optimizer)
             if variant.engine not in (None, "torch", "native"):
                 raise unknown(f"engine of variant '{name}'", str(variant.engine), ENGINES[1:])
             self._check_columns(variant)
@@ -305,7 +305,7 @@ class Experiment:
     def usual_rows(self, variant: Variant) -> dict[str, Row]:
         """What is drawn where the spec says nothing of it: the paper's table, and what the parts of a variant bring."""
         parts = variant.parts(self.settings[0].model_of(variant))
-        return {**TABLE, **find_optimiser(variant.optimiser).hyperparameters, **parts.hyperparameters}
+        return {**TABLE, **find_optimizer(variant.optimizer).hyperparameters, **parts.hyperparameters}
 
     def rows(self, variant: Variant) -> dict[str, Row]:
         """What is drawn for the models of a variant."""
@@ -349,7 +349,7 @@ class Experiment:
             batch=self.batch,
             steps=self.steps,
             seed=self.seed,
-            optimiser=find_optimiser(variant.optimiser),
+            optimizer=find_optimizer(variant.optimizer),
             device=self.device,
             march=self.march,
         )

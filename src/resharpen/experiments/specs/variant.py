@@ -5,7 +5,7 @@
     norm         what they do                                                 rms, layer, ...
     attention    from logits to weights                                       softmax, log-n, ...
     positions    how order gets in                                            rope, nope, ...
-    optimiser    how weights change                                           adamw, sgd, ...
+    optimizer    how weights change                                           adamw, sgd, ...
 
 What a sum leaves out has its default; placement and positions have that of the model, and an attention that makes an
 order by itself has no positions. A term may be `FILE.py:NAME`. `resharpen parts` shows what there is.
@@ -23,14 +23,14 @@ from resharpen import own
 from resharpen.errors import UserError, unknown
 from resharpen.models import MODELS, Model, find_model
 from resharpen.models.model import Misfit
-from resharpen.optim import OPTIMISERS
-from resharpen.optim.optimiser import Optimiser
+from resharpen.optim import OPTIMIZERS
+from resharpen.optim.optimizer import Optimizer
 from resharpen.parts import (
     ATTENTIONS,
     NORMS,
     PLACEMENTS,
-    POSITION_ENCODINGS,
     POSITIONS,
+    SITES,
     Attention,
     Norm,
     Parts,
@@ -42,16 +42,16 @@ from resharpen.parts import (
 )
 from resharpen.plain import build, known, typed
 
-PARTS = ("placement", "norm", "attention", "positions", "optimiser")
-DEFAULTS = {"norm": "rms", "attention": "softmax", "optimiser": "adamw"}
-_KINDS = {Norm: "norm", Attention: "attention", Positions: "positions", Optimiser: "optimiser"}
-CATALOGUES: dict[str, Mapping[str, Any]] = {
+PARTS = ("placement", "norm", "attention", "positions", "optimizer")
+DEFAULTS = {"norm": "rms", "attention": "softmax", "optimizer": "adamw"}
+_KINDS = {Norm: "norm", Attention: "attention", Positions: "positions", Optimizer: "optimizer"}
+CATALOGS: dict[str, Mapping[str, Any]] = {
     "model": MODELS,
     "placement": PLACEMENTS,
     "norm": NORMS,
     "attention": ATTENTIONS,
-    "positions": POSITION_ENCODINGS,
-    "optimiser": OPTIMISERS,
+    "positions": POSITIONS,
+    "optimizer": OPTIMIZERS,
 }
 NAME = r"[A-Za-z0-9_+-]+"
 OF_THE_TASK = ("vocabulary", "classes")
@@ -91,7 +91,7 @@ class Variant:
     norm: str = DEFAULTS["norm"]
     attention: str = DEFAULTS["attention"]
     positions: str | None = None
-    optimiser: str = DEFAULTS["optimiser"]
+    optimizer: str = DEFAULTS["optimizer"]
     model: ModelChange | None = None
     engine: str | None = None
     """What trains it; None until a run begins."""
@@ -135,7 +135,7 @@ class Variant:
 
     def references(self) -> list[str]:
         """What is the user's own."""
-        names = [self.norm, self.attention, self.positions, self.optimiser, self.model and self.model.kind]
+        names = [self.norm, self.attention, self.positions, self.optimizer, self.model and self.model.kind]
         return [name for name in names if name is not None and own.is_own(name)]
 
     def as_data(self) -> dict[str, Any]:
@@ -148,8 +148,8 @@ class Variant:
 
 def _candidates(kind: str, model: Model) -> Iterable[tuple[str, Any]]:
     """Built-in parts of a kind that a model could be trained with."""
-    catalogue = model.placements if kind == "placement" else CATALOGUES[kind]
-    return [(name, part) for name, part in catalogue.items() if getattr(part, "trains", True)]
+    catalog = model.placements if kind == "placement" else CATALOGS[kind]
+    return [(name, part) for name, part in catalog.items() if getattr(part, "trains", True)]
 
 
 def _fit(names: Collection[str]) -> str:
@@ -170,7 +170,7 @@ def placement_name(placement: str | Placement | None) -> str:
     """
     if not isinstance(placement, Placement):
         return str(placement)
-    return " & ".join(position for position in POSITIONS if getattr(placement, position)) or "no norm"
+    return " & ".join(site for site in SITES if getattr(placement, site)) or "no norm"
 
 
 def sum_name(variant: Variant, model: Model) -> str:
@@ -193,7 +193,7 @@ def parse_sum(text: str, base: Path | None = None) -> Variant:
     """A variant from a sum of names; own files are relative to `base`.
 
     >>> parse_sum("log-n+peri")
-    Variant(placement='peri', norm='rms', attention='log-n', positions=None, optimiser='adamw', model=None, engine=None)
+    Variant(placement='peri', norm='rms', attention='log-n', positions=None, optimizer='adamw', model=None, engine=None)
     """
     chosen: dict[str, Any] = {}
     for term in _terms(text, base):
@@ -227,12 +227,12 @@ def _kind_of(name: str) -> str:
         for part, kind in _KINDS.items():
             if isinstance(found, part):
                 return kind
-        what = "@rs.norm, @rs.attention, @rs.positions or @rs.optimiser"
+        what = "@rs.norm, @rs.attention, @rs.positions or @rs.optimizer"
         raise UserError(f"'{name}' is no part of a variant: it needs {what}, or is a class derived from rs.Model")
-    for kind, catalogue in CATALOGUES.items():
-        if name in catalogue:
+    for kind, catalog in CATALOGS.items():
+        if name in catalog:
             return kind
-    raise unknown("variant", name, [name for catalogue in CATALOGUES.values() for name in catalogue])
+    raise unknown("variant", name, [name for catalog in CATALOGS.values() for name in catalog])
 
 
 def from_table(name: str, table: Any, refer: Callable[[str], str]) -> Variant:
@@ -252,14 +252,14 @@ def from_table(name: str, table: Any, refer: Callable[[str], str]) -> Variant:
         data["model"] = _model_change(where, typed(f"model in {where}", data["model"], dict), refer)
     for part in (part for part in PARTS if isinstance(data.get(part), str)):
         data[part] = refer(data[part])
-    for part in ("norm", "attention", "positions", "optimiser", "engine"):
+    for part in ("norm", "attention", "positions", "optimizer", "engine"):
         if data.get(part) is not None:
             typed(f"{part} in {where}", data[part], str)
     return Variant(**{key: value for key, value in data.items() if value is not None})
 
 
 def _placement(name: str, table: Mapping[str, Any]) -> Placement:
-    known(f"position in [variant.{name}.placement]", table, POSITIONS)
+    known(f"site in [variant.{name}.placement]", table, SITES)
     return build(Placement, table, f"[variant.{name}.placement]")
 
 

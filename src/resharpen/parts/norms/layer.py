@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 
 @norm(g=learned("d", start=1.0), b=learned("d", start=0.0))
 def layer(x: Tensor, p: Any) -> Tensor:
-    centred = x - x.mean(-1, keepdim=True)
-    return centred * (centred.square().mean(-1, keepdim=True) + p.rms_epsilon).rsqrt() * p.g + p.b
+    centered = x - x.mean(-1, keepdim=True)
+    return centered * (centered.square().mean(-1, keepdim=True) + p.rms_epsilon).rsqrt() * p.g + p.b

@@ -5,4 +5,4 @@ from resharpen.parts.positions.nape import nape
 from resharpen.parts.positions.nope import nope
 from resharpen.parts.positions.rope import rope
 
-POSITION_ENCODINGS = {part.name: part for part in (rope, nope, alibi, nape)}
+POSITIONS = {part.name: part for part in (rope, nope, alibi, nape)}

@@ -44,9 +44,9 @@ def about(run: Results) -> dict[str, Any]:
         "engine": ", ".join(f"{name}: {variant.engine}" for name, variant in experiment.variants.items()),
     }
     for i, (count, provenance) in enumerate(made):
-        part = f", part {i + 1}" if len(made) > 1 else ""
-        facts |= {f"{name}{part}": text for name, text in _origin(provenance).items()}
-        facts |= {f"shards{part}": f"{count:,}"} if part else {}
+        piece = f", run {i + 1}" if len(made) > 1 else ""
+        facts |= {f"{name}{piece}": text for name, text in _origin(provenance).items()}
+        facts |= {f"shards{piece}": f"{count:,}"} if piece else {}
     return {
         "facts": facts,
         "time": time,

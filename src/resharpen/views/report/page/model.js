@@ -84,8 +84,8 @@ function drawInside(box, run, model) {
   const scales = part(run, `scale-${v}`, row), most = Math.max(scales[0], scales[1]);
   INSIDE.forEach(([title, across, down], kind) => {
     const matrix = part(run, `inside-${v}`, row, kind), z = Array.from({ length: v }, (_, i) => Array.from(matrix.subarray(i * v, (i + 1) * v), (x) => x * scales[kind] / 127));
-    const colours = kind < 2 ? { colorscale: [[0, "#0072b2"], [0.5, css("raised")], [1, "#d55e00"]], zmin: -most, zmax: most } : { colorscale: "Cividis", zmin: 0 };
-    chart(charts, title, [{ type: "heatmap", z, ...colours, colorbar: { thickness: 8, outlinewidth: 0, tickfont: { size: 10 } }, hovertemplate: `${down} %{y}, ${across} %{x}: %{z:.3f}<extra></extra>` }],
+    const colors = kind < 2 ? { colorscale: [[0, "#0072b2"], [0.5, css("raised")], [1, "#d55e00"]], zmin: -most, zmax: most } : { colorscale: "Cividis", zmin: 0 };
+    chart(charts, title, [{ type: "heatmap", z, ...colors, colorbar: { thickness: 8, outlinewidth: 0, tickfont: { size: 10 } }, hovertemplate: `${down} %{y}, ${across} %{x}: %{z:.3f}<extra></extra>` }],
       { height: 290, margin: { l: 40, r: 8, t: 10, b: 40 }, xaxis: axis({ title: across, constrain: "domain", showgrid: false }),
         yaxis: axis({ title: down, autorange: "reversed", scaleanchor: "x", constrain: "domain", showgrid: false }) });
   });

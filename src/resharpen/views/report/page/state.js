@@ -54,7 +54,7 @@ const CALM = { displayModeBar: false, responsive: true, showTips: false };
 function chart(parent, caption, traces, more, label) {
   const plot = el("div", { className: "plot" });
   parent.append(el("figure", { "aria-label": label ?? caption }, el("figcaption", {}, caption), plot));
-  // drawn when its neighbours are there too: they share the width
+  // drawn when its neighbors are there too: they share the width
   queueMicrotask(() => plot.isConnected && Plotly.newPlot(plot, traces, layout({ height: 240, ...more }), CALM));
 }
 

@@ -15,10 +15,10 @@ function table(heads, rows, texts = 1) {
 function forest(parent, caption, rows, zero) {
   const known = rows.flatMap((row) => [row.low, row.high, row.estimate, row.threshold ?? zero]).filter((x) => x !== null);
   const least = Math.min(...known), most = Math.max(...known), pad = Math.max(0.08 * (most - least), 1e-4), y = rows.map((_, i) => -i);
-  const colour = { holds: css("holds"), helps: css("holds"), fails: css("fails"), hurts: css("fails") };
-  const colours = rows.map((row) => colour[KIND[row.verdict]] ?? css("open"));
+  const color = { holds: css("holds"), helps: css("holds"), fails: css("fails"), hurts: css("fails") };
+  const colors = rows.map((row) => color[KIND[row.verdict]] ?? css("open"));
   chart(parent, caption, [{
-    mode: "markers", x: rows.map((row) => row.estimate), y, marker: { size: 8, color: colours },
+    mode: "markers", x: rows.map((row) => row.estimate), y, marker: { size: 8, color: colors },
     text: rows.map((row) => plain(row.what)), hovertemplate: "%{text}: %{x:.4f}<extra></extra>",
     error_x: { type: "data", symmetric: false, color: css("soft"), thickness: 1.4, width: 3,
       array: rows.map((row) => (row.high ?? most + pad) - row.estimate), arrayminus: rows.map((row) => row.estimate - (row.low ?? least - pad)) },
@@ -48,7 +48,7 @@ function drawVerdicts() {
   if (!run.claims.length) return;
   box.append(el("h2", {}, "Claims"), ...run.claims.map(claimDetails), el("p", { className: "note" },
     "Up to 7 the paper's, from 8 on ours. Best: the 10% quantile over models at their best checkpoint (90% where more is better), training weights unless BEMA is named. Intervals are over draws; "
-    + "coloured dots are estimates, upright ticks what the claim says they lie below or above."
+    + "colored dots are estimates, upright ticks what the claim says they lie below or above."
     + (run.alike === null ? "" : ` Intraclass correlation of the scores of draws that share minibatches: ${number(run.alike, 2)}.`)));
 }
 

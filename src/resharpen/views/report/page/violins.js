@@ -85,10 +85,10 @@ function backdrop(run, panel, x, y) {
 
 // A violin of a bin stands for the middle of it.
 function placeOfLength(setting, length) {
-  const centres = setting.lengths.map((end) => end - (setting.bin[state.metric] ?? 0) / 2);
-  const after = centres.findIndex((centre) => centre >= length);
-  if (after <= 0) return after === 0 ? 0 : centres.length - 1;
-  return after - 1 + (length - centres[after - 1]) / (centres[after] - centres[after - 1]);
+  const centers = setting.lengths.map((end) => end - (setting.bin[state.metric] ?? 0) / 2);
+  const after = centers.findIndex((center) => center >= length);
+  if (after <= 0) return after === 0 ? 0 : centers.length - 1;
+  return after - 1 + (length - centers[after - 1]) / (centers[after] - centers[after - 1]);
 }
 
 function caption(run, panel) {
@@ -115,13 +115,13 @@ function violinPicture(run, width, dots = true) {
     panel.axes = [`xaxis${n}`, `yaxis${n}`]; panel.dots = [];
     state.weights.forEach((on, weights) => {
       if (!on) return;
-      const { body, ticks } = outlines(run, panel, weights), colour = weights ? "bema" : "train";
-      traces.push({ ...at, ...body, mode: "lines", fill: "toself", line: { width: 0 }, fillcolor: css(colour), opacity: 0.5 });
+      const { body, ticks } = outlines(run, panel, weights), color = weights ? "bema" : "train";
+      traces.push({ ...at, ...body, mode: "lines", fill: "toself", line: { width: 0 }, fillcolor: css(color), opacity: 0.5 });
       if (dots) {
         const of = dotsOf(run, panel, weights, every);
         panel.dots.push({ ...of, weights, trace: traces.length });
         traces.push({ ...at, type: heavy ? "scattergl" : "scatter", mode: "markers", x: of.x, y: of.y, hoverinfo: "none",
-          marker: { size: heavy ? 2 : total > 2000 ? 3 : 4, color: css(`${colour}-dot`), opacity: heavy ? 0.4 : 0.75 },
+          marker: { size: heavy ? 2 : total > 2000 ? 3 : 4, color: css(`${color}-dot`), opacity: heavy ? 0.4 : 0.75 },
           selected: { marker: { opacity: 0.95 } }, unselected: { marker: { opacity: FADED } } });
       }
       traces.push({ ...at, ...ticks, mode: "lines", line: { width: 1.2, color: css("ink") } });
@@ -138,8 +138,8 @@ function violinPicture(run, width, dots = true) {
     const last = place >= drawn.length - columns;
     const unit = state.by === "length" ? `input length (${run.unit})` : /^\d+$/.test(panel.labels[0] ?? "") ? `training length (${run.unit})` : "";
     const fit = Math.max(1, Math.floor(room / (2 + Math.max(...panel.labels.map((text) => text.length)))));
-    const labelled = dots ? 1 : Math.ceil(panel.labels.length / fit);
-    axes[`xaxis${n}`] = axis({ range: [-0.6, panel.labels.length - 0.4], tickvals: panel.labels.map((_, i) => i), ticktext: panel.labels.map((text, i) => (i % labelled ? "" : text)),
+    const labeled = dots ? 1 : Math.ceil(panel.labels.length / fit);
+    axes[`xaxis${n}`] = axis({ range: [-0.6, panel.labels.length - 0.4], tickvals: panel.labels.map((_, i) => i), ticktext: panel.labels.map((text, i) => (i % labeled ? "" : text)),
       title: last && dots ? plain(unit) : "", showgrid: false, fixedrange: true, tickangle: dots && panel.labels.length > MANY_VIOLINS ? -45 : 0, automargin: dots });
     axes[`yaxis${n}`] = axis({ matches: place ? "y" : undefined, showticklabels: place % columns === 0,
       title: place % columns === 0 && dots ? plain(state.by === "length" || state.length !== null ? metric.label : `mean ${metric.label}`) : "" });

@@ -3,7 +3,7 @@
 import resharpen as rs
 
 
-@rs.optimiser(state=("m",), hyperparameters={"peak_learning_rate": rs.Row(1e-6, 1e-3)})
+@rs.optimizer(state=("m",), hyperparameters={"peak_learning_rate": rs.Row(1e-6, 1e-3)})
 def my_lion(theta, g, state, p):
     m = state["m"]
     direction = (m + p.one_minus_beta1 * (g - m)).sign()

@@ -1,14 +1,14 @@
-"""What an optimiser is: named state, where it starts, and an update of one tensor; the rest is the engine's.
+"""What an optimizer is: named state, where it starts, and an update of one tensor; the rest is the engine's.
 
-    @rs.optimiser(state=("m",), hyperparameters={"peak_learning_rate": rs.Row(1e-3, 10.0)})
+    @rs.optimizer(state=("m",), hyperparameters={"peak_learning_rate": rs.Row(1e-3, 10.0)})
     def sgd(theta, g, state, p):
         m = (1 - p.one_minus_beta1) * state["m"] + g
         return theta - p.lr * (m + p.decay * theta), {"m": m}
 
 g is the gradient of each model's own loss, clipped. `p` holds the scheduled learning rate `lr`, the weight decay
 `decay` (zero for a tensor that is spared), the number of the step `t` = 1, 2, ..., every hyperparameter, and the
-columns that the optimiser declares; all are shaped to broadcast against theta [M, ...]. `p.inner` says whether theta is
-a matrix between hidden features, unless the optimiser is elementwise. Schedule, clipping, moving average and divergence
+columns that the optimizer declares; all are shaped to broadcast against theta [M, ...]. `p.inner` says whether theta is
+a matrix between hidden features, unless the optimizer is elementwise. Schedule, clipping, moving average and divergence
 are the same for all.
 """
 
@@ -30,7 +30,7 @@ Columns = Callable[[Draws, Floats], dict[str, Floats]]
 
 
 TAKEN = ("theta", "theta_0", "ema", "state", "step", "loss", "diverged_at")
-"""What the state of an ensemble, and of a run, has whatever the optimiser."""
+"""What the state of an ensemble, and of a run, has whatever the optimizer."""
 
 
 def no_columns(draws: Draws, t: Floats) -> dict[str, Floats]:
@@ -38,7 +38,7 @@ def no_columns(draws: Draws, t: Floats) -> dict[str, Floats]:
 
 
 @dataclass(frozen=True, eq=False)
-class Optimiser:
+class Optimizer:
     name: str
     update: Callable[..., tuple[Any, dict[str, Any]]]
     state: tuple[str, ...] = ()
@@ -53,36 +53,36 @@ class Optimiser:
         names = self.state
         named = isinstance(names, tuple | list) and all(isinstance(name, str) and name.isidentifier() for name in names)
         if not named:
-            raise UserError(f"optimiser '{self.name}': state = {names!r}: must be a tuple of names, such as ('m',)")
+            raise UserError(f"optimizer '{self.name}': state = {names!r}: must be a tuple of names, such as ('m',)")
         if taken := [name for name in names if name in TAKEN or names.count(name) > 1]:
             others = f"every name once, and none of {', '.join(TAKEN)}"
-            raise UserError(f"optimiser '{self.name}': its state cannot have the name '{taken[0]}': {others}")
+            raise UserError(f"optimizer '{self.name}': its state cannot have the name '{taken[0]}': {others}")
 
     def updated(self, theta: Any, g: Any, state: Mapping[str, Any], p: Any) -> dict[str, Any]:
         """The new weights, as `theta`, and the new state: what was declared and nothing else, or it would be lost."""
         found: Any = self.update(theta, g, state, p)
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
-            raise UserError(f"optimiser '{self.name}': an update returns the new theta and a dict of the new state")
+            raise UserError(f"optimizer '{self.name}': an update returns the new theta and a dict of the new state")
         theta, kept = found
         if set(kept) != set(self.state):
             declared, found = (", ".join(map(str, names)) or "nothing" for names in (self.state, kept))
-            raise UserError(f"optimiser '{self.name}' declares the state {declared} and returns {found}")
+            raise UserError(f"optimizer '{self.name}' declares the state {declared} and returns {found}")
         new = {"theta": theta, **kept}
         if odd := [name for name, x in new.items() if getattr(x, "shape", None) != g.shape or x.dtype != g.dtype]:
-            raise UserError(f"optimiser '{self.name}' returns {odd[0]} in another shape or type than theta's")
+            raise UserError(f"optimizer '{self.name}' returns {odd[0]} in another shape or type than theta's")
         return new
 
 
-def optimiser(
+def optimizer(
     state: tuple[str, ...] = (),
     hyperparameters: Mapping[str, Row] | None = None,
     columns: Columns = no_columns,
     elementwise: bool = False,
-) -> Callable[..., Optimiser]:
-    """Declare an optimiser."""
+) -> Callable[..., Optimizer]:
+    """Declare an optimizer."""
 
-    def declared(update: Callable[..., Any]) -> Optimiser:
+    def declared(update: Callable[..., Any]) -> Optimizer:
         name = update.__name__.replace("_", "-")
-        return Optimiser(name, update, state, hyperparameters or {}, columns, elementwise)
+        return Optimizer(name, update, state, hyperparameters or {}, columns, elementwise)
 
     return declared
