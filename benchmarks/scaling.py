@@ -31,7 +31,9 @@ from harness import say
 from resharpen.engines.choose import make_engine
 from resharpen.experiments.keeping.machine import provenance
 from resharpen.experiments.running.estimate import VALIDATION_SHARE, Paces, calibrate, seconds_per_step
-from resharpen.experiments.running.runner import run, with_engine
+from resharpen.experiments.running.launchers import launch
+from resharpen.experiments.running.ray_launcher import Ray
+from resharpen.experiments.running.runner import Observer, run, with_engine
 from resharpen.experiments.specs.shelf import SHELF, take
 from resharpen.experiments.specs.spec import Experiment
 from resharpen.streams import GROUP
@@ -61,9 +63,9 @@ def through_launcher(experiment: Experiment, launcher: str, workers: int) -> tup
         run(
             experiment,
             Path(directory) / "run",
-            workers,
-            on_progress=lambda _: reports.append(time.perf_counter()),
-            launcher=launcher,
+            workers=workers,
+            launcher=Ray() if launcher == "ray" else launch,
+            observer=Observer(update=lambda _: reports.append(time.perf_counter())),
         )
     return reports[0] - began, time.perf_counter() - reports[0]
 

@@ -12,6 +12,10 @@ from polars.testing import assert_frame_equal
 
 from resharpen.experiments.keeping.shard import TABLES
 from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.running.runner import Observer
+from resharpen.experiments.running.training import Asked
+
+STOP_AT_ONCE = Observer(asked=lambda: Asked(stop=True))
 
 
 def assert_same_results(a: Run, b: Run) -> None:

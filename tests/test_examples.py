@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from polars.testing import assert_frame_equal
+from runs import STOP_AT_ONCE
 
 import resharpen as rs
 from resharpen import own
@@ -38,7 +39,7 @@ def small(path: Path) -> rs.Experiment:
 def test_a_spec_goes_all_the_way(path, tmp_path, capsys):
     """Run, resumed in the middle, to figure, results, claims and a model taken out again."""
     whole = rs.run(small(path), tmp_path / "whole", workers=1)
-    while len((part := rs.run(small(path), tmp_path / "part", workers=1, should_stop=lambda: True)).done()) < len(
+    while len((part := rs.run(small(path), tmp_path / "part", workers=1, observer=STOP_AT_ONCE)).done()) < len(
         part.shards()
     ):
         pass

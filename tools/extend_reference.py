@@ -13,6 +13,7 @@ from rich.console import Console
 
 import resharpen as rs
 from resharpen.experiments.keeping.reference import REFERENCE, Reference, write_reference
+from resharpen.experiments.running.runner import watched
 from resharpen.signals import orderly
 from resharpen.views.progress import PlainProgress
 
@@ -24,14 +25,12 @@ def main(figure: str, scale: str, *again: str) -> None:
     settings = {shard.name: shard.setting.name for shard in experiment.shards()}
     # with settings to train again, nothing else is trained
     without = {name for name in settings if settings[name] not in again} if again else kept
-    with PlainProgress(Console(markup=False)) as progress, orderly() as asked:
+    with PlainProgress(Console(markup=False)) as progress, orderly() as signals:
         run = rs.run(
             experiment,
             Path("runs") / experiment.name,
             without=without,
-            on_plan=progress.plan,
-            on_progress=progress.update,
-            should_stop=asked.is_stopping,
+            observer=watched(progress, signals),
         )
     if run.done():
         kept = set(write_reference(run, rs.scores(run), directory, again).built)

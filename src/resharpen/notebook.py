@@ -21,19 +21,17 @@ class Interruptible(Orderly):
         self.number = number
 
 
-def run(experiment: Experiment, directory: str | Path, workers: int | None = None, **how: Any) -> Run:
+def run(experiment: Experiment, directory: str | Path, **how: Any) -> Run:
     """Train all models of an experiment in a directory, or what is left of them; `how` is what
-    `experiments.running.runner.run` takes further.
+    `experiments.running.runner.run` takes further, `workers` for example.
 
     In a notebook progress is shown, and the interrupt button stops after the current chunk: nothing is lost, and the
     same cell goes on.
     """
     if not in_notebook():
-        return runner.run(experiment, directory, workers, **how)
-    progress = NotebookProgress()
+        return runner.run(experiment, directory, **how)
     with orderly(Interruptible()) as asked:
-        shown = {"on_plan": progress.plan, "on_progress": progress.update, "should_stop": asked.is_stopping}
-        store = runner.run(experiment, directory, workers, **{**shown, "saves": lambda: asked.saves, **how})
+        store = runner.run(experiment, directory, **{"observer": runner.watched(NotebookProgress(), asked), **how})
     if asked.is_stopping():
         print("Stopped; nothing is lost. Run this cell again to go on.")
     return store

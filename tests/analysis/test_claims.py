@@ -10,7 +10,8 @@ from resharpen.analysis.claims import _lacks, claims, why_no_claims
 from resharpen.analysis.claims.finding import paired_only
 from resharpen.analysis.claims.set_complement import SetComplementClaims
 from resharpen.analysis.scores import scores, tidy_results
-from resharpen.experiments.running.runner import run
+from resharpen.experiments.running.runner import Observer, run
+from resharpen.experiments.running.training import Asked
 from resharpen.experiments.specs.spec import Setting
 from resharpen.models import Minimal
 from resharpen.optim.hyperparameters import narrowed
@@ -133,7 +134,7 @@ def test_claims_of_an_unfinished_run_use_the_draws_that_all_placements_have(tiny
             ended.append(progress.shard)
 
     tiny = replace(tiny, models=32)
-    store = run(tiny, tmp_path / "r", workers=1, on_progress=watch, should_stop=lambda: len(ended) == 6)
+    store = run(tiny, tmp_path / "r", workers=1, observer=Observer(update=watch, asked=lambda: Asked(len(ended) == 6)))
     assert len(store.done()) == 5  # the first group, and one placement of the second
     assert {claim.verdict for claim in claims(store)} <= {"undecided at this scale", "not tested"}
     assert paired_only(scores(store))["draw"].max() == 15

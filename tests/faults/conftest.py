@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from runs import STOP_AT_ONCE
 
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.runner import run
@@ -38,7 +39,7 @@ def _finished(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def _under_way(tmp_path_factory) -> Path:
-    store = run(SPEC, tmp_path_factory.mktemp("stopped") / "r", workers=1, should_stop=lambda: True)
+    store = run(SPEC, tmp_path_factory.mktemp("stopped") / "r", workers=1, observer=STOP_AT_ONCE)
     for shard in store.shards():
         looks = iter(range(100))
         trainer = Trainer(SPEC, shard, store.files(shard), asked=lambda looks=looks: Asked(stop=next(looks) > 2))

@@ -92,7 +92,9 @@ def test_the_default_directory_and_files_on_the_command_line(place, resharpen):
 
 
 def test_a_run_in_python_stays_where_it_is(place, tmp_path):
-    run = rs.run(rs.figure("fig1", "smoke").with_changes(models=1, steps=1, variants=["pre"], engine="torch"), "r", 1)
+    run = rs.run(
+        rs.figure("fig1", "smoke").with_changes(models=1, steps=1, variants=["pre"], engine="torch"), "r", workers=1
+    )
     os.chdir(tmp_path)
     assert run.table("models").height == len(run.shards()) > 0
     assert run.command == "resharpen run r"

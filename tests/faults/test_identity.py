@@ -13,14 +13,14 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from runs import forge
+from runs import STOP_AT_ONCE, forge
 
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.shard import RESULTS, TABLES, Damaged, Foreign, _read_manifest
 from resharpen.experiments.keeping.store import Run
-from resharpen.experiments.running.runner import plan_of, run
+from resharpen.experiments.running.runner import Observer, plan_of, run
 from resharpen.experiments.running.training import Trainer
 from resharpen.experiments.specs.identity import identities
 from resharpen.experiments.specs.spec import Setting
@@ -73,7 +73,7 @@ def test_swapped_states_are_not_taken(under_way, whole, spec):
 
 
 def test_the_state_of_another_seed_is_not_taken(under_way, whole, spec, tmp_path):
-    other = run(replace(spec, seed=1), tmp_path / "other", workers=1, should_stop=lambda: True)
+    other = run(replace(spec, seed=1), tmp_path / "other", workers=1, observer=STOP_AT_ONCE)
     shard = under_way.shards()[0]
     shutil.copy(other.files(other.shards()[0]).state, under_way.files(shard).state)
     with pytest.warns(UserWarning, match="is not this one's: identity"):
@@ -175,7 +175,7 @@ def test_swapped_and_foreign_shards_are_not_taken(finished, whole, spec, tmp_pat
     with pytest.raises(UserError, match=r"2 finished shards do not belong to .*Nothing was deleted"):
         run(spec, finished.directory, workers=1)
     plans = []
-    again = run(spec, finished.directory, workers=1, on_plan=plans.append, discard=True)
+    again = run(spec, finished.directory, workers=1, discard=True, observer=Observer(plan=plans.append))
     assert [shard.name for shard in plans[0].todo] == [shard.name for shard in finished.shards()[:2]]
     assert_same_tables(again, whole)
 

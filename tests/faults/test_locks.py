@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from runs import STOP_AT_ONCE
 
 from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping import files, lock
@@ -154,7 +155,7 @@ def test_a_directory_in_place_of_a_file_is_one_line(finished, spec, name):
     if name == "state.safetensors":
         (path.parent / "manifest.json").unlink()
         with pytest.warns(UserWarning, match="cannot be read"), pytest.raises(Failed, match="cannot write"):
-            run(replace(spec), finished.directory, workers=1, should_stop=lambda: True)
+            run(replace(spec), finished.directory, workers=1, observer=STOP_AT_ONCE)
         return
     with pytest.raises(UserError, match=f"{name} (is damaged|cannot be read|is not a manifest)"):
         Run(finished.directory).table("lengths")
@@ -203,7 +204,7 @@ def test_an_old_state_beside_a_finished_shard_is_removed(finished, under_way, sp
 def test_a_stop_between_the_files_of_a_new_run(spec, tmp_path, after):
     out = tmp_path / "r"
     if after == "run.json":
-        run(spec, out, workers=1, should_stop=lambda: True)
+        run(spec, out, workers=1, observer=STOP_AT_ONCE)
         (out / "README.md").unlink()
     else:
         out.mkdir()

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from runs import STOP_AT_ONCE
+
 import resharpen as rs
 from resharpen.experiments.specs.shelf import take
 from resharpen.optim.hyperparameters import narrowed
@@ -10,7 +12,7 @@ from resharpen.views.report.about import command, cut
 
 def made(experiment, tmp_path):
     """A run of it that has not begun."""
-    return rs.run(experiment, tmp_path / "r", workers=1, should_stop=lambda: True)
+    return rs.run(experiment, tmp_path / "r", workers=1, observer=STOP_AT_ONCE)
 
 
 def test_a_figure_of_the_shelf_by_its_name(tmp_path):

@@ -8,6 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from runs import STOP_AT_ONCE
 
 from resharpen.analysis.scores import scores
 from resharpen.cli import main
@@ -178,7 +179,7 @@ def test_nothing_of_the_users_is_markup(store):
 
 
 def test_a_run_without_results_and_a_place_that_cannot_be_written(tiny, store, tmp_path):
-    unfinished = run(tiny, tmp_path / "r", workers=1, should_stop=lambda: True)
+    unfinished = run(tiny, tmp_path / "r", workers=1, observer=STOP_AT_ONCE)
     with pytest.raises(UserError, match="no finished shard yet"):
         write_report([unfinished], tmp_path / "report.html")
     (tmp_path / "file").write_text("")

@@ -11,8 +11,8 @@ from rich.console import Console
 from resharpen.analysis.claims import claims
 from resharpen.analysis.scores import scores, task_of
 from resharpen.errors import UserError
-from resharpen.experiments.running.runner import run
-from resharpen.experiments.running.training import Progress
+from resharpen.experiments.running.runner import Observer, run
+from resharpen.experiments.running.training import Asked, Progress
 from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.models import Minimal, Retriever
 from resharpen.optim.hyperparameters import narrowed
@@ -79,7 +79,7 @@ def test_figure_of_an_unfinished_run_says_so(tiny, tmp_path):
         if progress.step == progress.steps:
             ended.add(progress.shard)
 
-    store = run(tiny, tmp_path / "r", workers=1, on_progress=watch, should_stop=lambda: len(ended) == 3)
+    store = run(tiny, tmp_path / "r", workers=1, observer=Observer(update=watch, asked=lambda: Asked(len(ended) == 3)))
     assert 0 < len(store.done()) < 4
     assert "of 64 models so far" in texts(draw(store))
 
@@ -205,7 +205,12 @@ def test_progress_of_a_run_says_which_way_is_up(tmp_path):
     setting = Setting(MaxRetrieval(longest=16, items=128, selection_items=128), 16, Retriever(16))
     spec = Experiment("x", (setting,), ["none", "peri"], models=3, steps=9, batch=8, checkpoints=3, engine="torch")
     meter, seen = Meter(clock=lambda: 0.0), []
-    store = run(spec, tmp_path / "r", 1, meter.start, lambda progress: [meter.update(progress), seen.append(progress)])
+    store = run(
+        spec,
+        tmp_path / "r",
+        workers=1,
+        observer=Observer(meter.start, lambda progress: [meter.update(progress), seen.append(progress)]),
+    )
     assert not any(progress.lower_is_better for progress in seen)
     curves = store.table("curves").join(store.table("models"), on="model")
     highest = {name: curves.filter(variant=name)["score"].max() for name in ("none", "peri")}

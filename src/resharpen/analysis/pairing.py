@@ -14,14 +14,12 @@ from resharpen.analysis.scores import scored_lengths, task_of
 from resharpen.analysis.statistics import quantile
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.specs.spec import roles
 from resharpen.experiments.specs.toml import differences, tasks_data, to_data
 from resharpen.tasks import Metric
 
 if TYPE_CHECKING:
     import polars as pl
-
-SAME = ("seed", "steps", "batch", "checkpoints", "hyperparameters")
-"""What two runs must have in common, settings apart: else a pair differs in more than the variant."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,8 @@ def _check_same_draws(run: Results, other: Results) -> None:
             f"{run.directory} and {other.directory} have no setting in common: {', '.join(ours)}; {', '.join(theirs)}"
         )
     a, b = (
-        {key: to_data(r.experiment)[key] for key in SAME}
+        # settings apart, else a pair differs in more than the variant
+        {name: to_data(r.experiment)[name] for name, role in roles(r.experiment).items() if role.pairs}
         | {name: tasks_data([settings[name]])[0] for name in common}  # task, training length and model
         for r, settings in ((run, ours), (other, theirs))
     )

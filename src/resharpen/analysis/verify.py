@@ -31,7 +31,7 @@ from resharpen.engines.native.faults import fault_of
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.reference import Reference
 from resharpen.experiments.keeping.store import Run
-from resharpen.experiments.specs.spec import Experiment, models_of
+from resharpen.experiments.specs.spec import Experiment, models_of, roles
 
 if TYPE_CHECKING:
     import polars as pl
@@ -105,7 +105,7 @@ def _built_here(run: Run) -> dict[str, str | None]:
 def comparable(here: Experiment, there: Experiment) -> None:
     """A run may have fewer or more models, settings and variants than its reference, and another seed; all else that
     can change a result has to be the same."""
-    for name in ("steps", "batch", "checkpoints"):
+    for name in (name for name, role in roles(here).items() if role.pairs and role.kind and name != "seed"):
         if getattr(here, name) != getattr(there, name):
             raise UserError(f"not a run of '{there.name}': {name} = {getattr(here, name)}, not {getattr(there, name)}")
     settings = {setting.name: setting for setting in there.settings}

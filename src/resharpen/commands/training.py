@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from resharpen.experiments.keeping.store import Run
+    from resharpen.experiments.running.launchers import Launcher as TrainShards
     from resharpen.experiments.specs.spec import Experiment
 
 
@@ -69,6 +70,7 @@ class Training:
     def _experiment(self) -> tuple[Experiment, Path]:
         from resharpen.experiments.running.runner import load
         from resharpen.experiments.specs.shelf import take
+        from resharpen.experiments.specs.spec import roles
         from resharpen.experiments.specs.toml import read_toml
 
         path = Path(self.target)
@@ -84,9 +86,8 @@ class Training:
         else:
             experiment = take(self.target, self.scale or "laptop")
         variants = None if self.variants is None else [name.strip() for name in self.variants.split(",")]
-        changed = experiment.with_changes(
-            self.models, self.steps, self.seed, variants, self.engine, self.device, self.march
-        )
+        options = {name: getattr(self, name) for name, role in roles(experiment).items() if role.option}
+        changed = experiment.with_changes(variants, **options)
         return changed, self.out or (path if is_run else Path("runs") / experiment.name)
 
 
@@ -131,12 +132,22 @@ class RunFigure(Training):
         if finished := [run for run in runs if run]:
             study(finished, out, f"{self.target}-{self.scale or 'laptop'}", console)
 
+    def _launcher(self) -> TrainShards:
+        from resharpen.experiments.running.launchers import launch
+        from resharpen.experiments.running.ray_launcher import Ray
+
+        if self.launcher == "ray":
+            return Ray(self.address)
+        if self.address is not None:
+            raise UserError(f"address = {self.address}: only the launcher 'ray' has one")
+        return launch
+
     def _run(self, console: Console, directory: Path | None = None) -> Run | None:
         """The finished run; None if this was to say what it would be, or if there is more of it to come."""
         from resharpen.analysis.claims import of_the_paper, why_no_claims
         from resharpen.experiments.keeping.store import quoted
         from resharpen.experiments.running.estimate import describe
-        from resharpen.experiments.running.runner import run, with_engine
+        from resharpen.experiments.running.runner import run, watched, with_engine
 
         experiment, out = self._experiment()
         out, job = directory or out, _job(self.job)
@@ -147,10 +158,15 @@ class RunFigure(Training):
             return None
         try:
             with _progress(console) as progress, orderly() as asked:
-                see, follow, stop = progress.plan, progress.update, asked.is_stopping
-                how = {"launcher": self.launcher, "address": self.address, "job": job, "discard": self.discard}
                 store = run(
-                    experiment, out, self.workers, see, follow, stop, self.trust_code, lambda: asked.saves, **how
+                    experiment,
+                    out,
+                    workers=self.workers,
+                    launcher=self._launcher(),
+                    observer=watched(progress, asked),
+                    job=job,
+                    trust_code=self.trust_code,
+                    discard=self.discard,
                 )
         except Failed as error:
             raise Failed(f"{error}; what is done is kept. Continue with: resharpen run {quoted(out)}") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from runs import STOP_AT_ONCE
 
 import resharpen as rs
 from resharpen.analysis.attention import attention_of, entropy_by_length
@@ -100,7 +101,7 @@ def test_from_spec_to_figures(small, tmp_path, engine):
     p = rs.load_model(store, store.table("models")["model"][0])([[2, 0, 1]])
     assert p.shape == (1, 4)
     for _ in range(40):  # stopped after every chunk, with the same result
-        again = run(small, tmp_path / "bits", workers=1, should_stop=lambda: True)
+        again = run(small, tmp_path / "bits", workers=1, observer=STOP_AT_ONCE)
         if len(again.done()) == len(again.shards()):
             break
     assert again.table("lengths").equals(lengths)

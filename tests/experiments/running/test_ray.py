@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import assert_same_results
+from runs import STOP_AT_ONCE, assert_same_results
 
+from resharpen.cli import main
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.shard import MANIFEST, RESULTS, Damaged, Foreign
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running import ray_launcher
 from resharpen.experiments.running.ray_task import Mailbox, unpack
-from resharpen.experiments.running.runner import load, run
+from resharpen.experiments.running.runner import Observer, load, run
+from resharpen.experiments.running.training import Asked
 from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.models import Minimal
 from resharpen.tasks import SetComplement
@@ -87,7 +89,7 @@ def connected(cluster: Any) -> Iterator[Any]:
 
 
 def with_ray(experiment: Experiment, directory: Path, cluster: Any, **options: Any) -> Run:
-    return run(experiment, directory, launcher="ray", address=cluster.address, **options)
+    return run(experiment, directory, launcher=ray_launcher.Ray(cluster.address), **options)
 
 
 @contextlib.contextmanager
@@ -119,7 +121,7 @@ def test_results_are_sent_back_where_the_directory_is_not_shared(tiny, tmp_path,
 
 def check_same_bits(spec: Experiment, tmp_path: Path, cluster: Any) -> None:
     events = []
-    there = with_ray(spec, tmp_path / "there", cluster, on_progress=events.append)
+    there = with_ray(spec, tmp_path / "there", cluster, observer=Observer(update=events.append))
     assert_same_results(run(spec, tmp_path / "here", workers=1), there)
     assert {event.shard for event in events} == {shard.name for shard in spec.shards()}
     assert files_of(there) == {"run.json", "README.md", "manifest.json", *RESULTS}
@@ -136,7 +138,7 @@ def test_a_node_is_killed_in_mid_run(lasting, whole, tmp_path, connected):
             lost.extend(under_way)
             connected.remove_node(next(iter(connected.worker_nodes)), allow_graceful=False)
 
-    there = with_ray(lasting, tmp_path / "there", connected, on_progress=on_progress)
+    there = with_ray(lasting, tmp_path / "there", connected, observer=Observer(update=on_progress))
     connected.add_node(**NODE)
     again = [name for name, seen in steps.items() if seen != sorted(seen)]
     assert len(again) == 1
@@ -151,12 +153,14 @@ def test_stopped_and_gone_on_with_by_local_workers(lasting, whole, tmp_path, con
     def stop() -> bool:
         return any(0 < progress.step < lasting.steps for progress in seen)
 
-    there = with_ray(lasting, tmp_path / "there", connected, on_progress=seen.append, should_stop=stop)
+    there = with_ray(
+        lasting, tmp_path / "there", connected, observer=Observer(update=seen.append, asked=lambda: Asked(stop()))
+    )
     under_way = {progress.shard for progress in seen} - {shard.name for shard in there.done()}
     assert 1 <= len(under_way) <= len(connected.worker_nodes)
     assert {shard.name for shard in there.shards() if there.files(shard).state.exists()} == under_way
     resumed = []
-    again = run(lasting, there.directory, workers=1, on_progress=resumed.append)
+    again = run(lasting, there.directory, workers=1, observer=Observer(update=resumed.append))
     begun = {progress.shard: progress.step for progress in reversed(resumed)}
     assert any(step > 0 for step in begun.values()), "the first report of a shard says where it starts"
     assert_same_results(whole, again)
@@ -172,7 +176,7 @@ def test_a_task_that_waits_for_the_mailbox_keeps_its_core(lasting, tmp_path, con
 
     monkeypatch.setattr(ray_launcher, "Mailbox", Slow)
     seen = []
-    with_ray(lasting, tmp_path / "there", connected, on_progress=seen.append)
+    with_ray(lasting, tmp_path / "there", connected, observer=Observer(update=seen.append))
     under_way, most = set(), 0
     for progress in seen:
         (under_way.add if progress.step < lasting.steps else under_way.discard)(progress.shard)
@@ -256,18 +260,21 @@ def test_what_is_sent_back_has_to_be_what_its_manifest_says(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"launcher": "rai"}, "unknown launcher 'rai': did you mean 'ray'"),
-        ({"address": "auto"}, "only the launcher 'ray' has one"),
-        ({"launcher": "ray", "address": "ray://head:10001"}, "must be HOST:PORT or auto"),
-        ({"launcher": "ray", "address": "head"}, "must be HOST:PORT or auto"),
-        ({"launcher": "ray", "address": "127.0.0.1:1"}, "no Ray cluster answers there"),
-        ({"launcher": "ray", "address": "127.0.0.1:99999"}, "no Ray cluster answers there"),
-        ({"launcher": "ray", "workers": 0}, "must be at least 1"),
+        ("--launcher rai", "launcher"),
+        ("--address auto", "only the launcher 'ray' has one"),
+        ("--launcher ray --address ray://head:10001", "must be HOST:PORT or auto"),
+        ("--launcher ray --address head", "must be HOST:PORT or auto"),
+        ("--launcher ray --address 127.0.0.1:1", "no Ray cluster answers there"),
+        ("--launcher ray --address 127.0.0.1:99999", "no Ray cluster answers there"),
+        ("--launcher ray --workers 0", "must be at least 1"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_nothing_written(tiny, tmp_path, options, message):
-    with pytest.raises(UserError, match=message):
-        run(tiny, tmp_path / "r", **options)
+def test_what_makes_no_sense_is_refused_and_nothing_written(tmp_path, monkeypatch, capsys, options, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "fig1", "--scale", "smoke", *options.split()])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -283,7 +290,7 @@ def test_without_ray(tmp_path):
 
 def test_a_cluster_of_its_own_is_on_loopback_and_ctrl_c_leaves_a_run(lasting, whole, tmp_path):
     """The real command: who listens, what an interrupt does, and what is left behind."""
-    out = run(lasting, tmp_path / "there", workers=1, should_stop=lambda: True).directory
+    out = run(lasting, tmp_path / "there", workers=1, observer=STOP_AT_ONCE).directory
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     script = "from resharpen.cli import main; main()"
     process = subprocess.Popen(

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from runs import assert_same_results
+from runs import STOP_AT_ONCE, assert_same_results
 
 from resharpen.engines.base import arrays_of
 from resharpen.engines.choose import SLOWER
@@ -24,7 +24,7 @@ from resharpen.experiments.keeping.shard import TABLES, ShardFiles
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.stored import load_model
 from resharpen.experiments.running import training
-from resharpen.experiments.running.runner import run, with_engine
+from resharpen.experiments.running.runner import Observer, run, with_engine
 from resharpen.experiments.running.training import Trainer
 from resharpen.experiments.specs.spec import Setting
 from resharpen.experiments.specs.toml import to_data
@@ -88,7 +88,7 @@ def test_a_grown_run_equals_one_of_its_final_size(tiny, tmp_path, before, after,
 def test_a_second_run_does_nothing(tiny, tmp_path):
     run(tiny, tmp_path / "r", workers=1)
     seen = []
-    run(tiny, tmp_path / "r", workers=1, on_plan=lambda plan: seen.append(plan.todo))
+    run(tiny, tmp_path / "r", workers=1, observer=Observer(plan=lambda plan: seen.append(plan.todo)))
     assert seen == [[]]
 
 
@@ -120,7 +120,7 @@ def test_a_damaged_file_is_named_and_only_its_shard_is_run_again(tiny, tmp_path,
     with pytest.raises(UserError, match=name):
         store.table("lengths")
     plans = []
-    again = run(tiny, tmp_path / "r", workers=1, on_plan=plans.append)
+    again = run(tiny, tmp_path / "r", workers=1, observer=Observer(plan=plans.append))
     assert [shard.name for shard in plans[0].todo] == [store.shards()[1].name]
     assert name in plans[0].damaged[0]
     for table in TABLES:
@@ -138,7 +138,7 @@ def test_a_missing_result_is_damage_too(tiny, tmp_path):
 def test_a_torn_state_is_named_and_not_trusted(tiny, tmp_path, tear):
     """States are renamed into place, so only a disk can do this; the shard then starts again."""
     store = run(tiny, tmp_path / "a", workers=1)
-    other = run(tiny, tmp_path / "b", workers=1, should_stop=lambda: True)
+    other = run(tiny, tmp_path / "b", workers=1, observer=STOP_AT_ONCE)
     state = other.files(other.shards()[0]).state
     state.write_bytes(tear(state.read_bytes()))
     with pytest.warns(UserWarning, match="state.safetensors is damaged"):
@@ -165,10 +165,10 @@ def test_two_runs_at_once_share_the_work(tiny, tmp_path):
 
     def again(progress):
         if not seen and progress.step == 0:
-            second = run(tiny, tmp_path / "r", workers=1, on_progress=seen.append)
+            second = run(tiny, tmp_path / "r", workers=1, observer=Observer(update=seen.append))
             assert [shard.name for shard in second.shards() if shard not in second.done()] == [progress.shard]
 
-    first = run(tiny, tmp_path / "r", workers=1, on_progress=again)
+    first = run(tiny, tmp_path / "r", workers=1, observer=Observer(update=again))
     assert {event.shard for event in seen} == {shard.name for shard in tiny.shards()}
     assert_same_results(whole, first)
 
@@ -177,7 +177,7 @@ def test_stopping_saves_and_resuming_gives_the_same_bits(tiny, tmp_path, engine)
     tiny = replace(tiny, engine=engine)
     whole = run(tiny, tmp_path / "whole", workers=1)
     for _ in range(80):  # each call is stopped after its first chunk
-        store = run(tiny, tmp_path / "bits", workers=1, should_stop=lambda: True)
+        store = run(tiny, tmp_path / "bits", workers=1, observer=STOP_AT_ONCE)
         if len(store.done()) == len(store.shards()):
             break
     else:
@@ -218,7 +218,7 @@ def test_workers_give_the_same_bits(tiny, tmp_path, engine):
     tiny = replace(tiny, engine=engine)
     one = run(tiny, tmp_path / "one", workers=1)
     events = []
-    two = run(tiny, tmp_path / "two", workers=2, on_progress=events.append)
+    two = run(tiny, tmp_path / "two", workers=2, observer=Observer(update=events.append))
     assert_same_results(one, two)
     assert {event.shard for event in events} == {shard.name for shard in tiny.shards()}
 

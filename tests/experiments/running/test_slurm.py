@@ -20,7 +20,7 @@ from resharpen.cli import main
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.shard import STATE
 from resharpen.experiments.keeping.store import Run
-from resharpen.experiments.running.runner import run
+from resharpen.experiments.running.runner import Observer, run
 from resharpen.experiments.running.slurm import script
 from resharpen.experiments.specs.toml import read_toml
 
@@ -70,7 +70,7 @@ def test_parts_are_the_whole_and_each_has_of_every_setting(tiny, tmp_path):
     spec = replace(tiny, models=64)
     seen = []
     for i in (1, 2, 3):
-        run(spec, tmp_path / "parts", workers=1, job=(i, 3), on_plan=seen.append)
+        run(spec, tmp_path / "parts", workers=1, job=(i, 3), observer=Observer(plan=seen.append))
     names = [[shard.name for shard in plan.todo] for plan in seen]
     assert sorted(chain(*names)) == sorted(shard.name for shard in spec.shards())
     assert [len(job) for job in names] == [6, 5, 5]
@@ -83,7 +83,7 @@ def test_parts_share_the_draws_that_a_run_has_grown_by(tiny, tmp_path):
     run(tiny, tmp_path / "r", workers=1)
     seen = []
     for i in (1, 2):
-        run(replace(tiny, models=32), tmp_path / "r", workers=1, job=(i, 2), on_plan=seen.append)
+        run(replace(tiny, models=32), tmp_path / "r", workers=1, job=(i, 2), observer=Observer(plan=seen.append))
     assert [len(plan.todo) for plan in seen] == [2, 2]
 
 

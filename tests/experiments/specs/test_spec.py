@@ -1,16 +1,23 @@
 import json
 import tomllib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from resharpen.analysis.pairing import _check_same_draws
+from resharpen.analysis.verify import comparable
 from resharpen.errors import UserError
+from resharpen.experiments.specs import shelf, toml
+from resharpen.experiments.specs.identity import identities
 from resharpen.experiments.specs.shelf import SCALES, SHELF, take
+from resharpen.experiments.specs.spec import Experiment, role
 from resharpen.experiments.specs.toml import differences, from_data, read_toml, search_data, to_data
 from resharpen.experiments.specs.variant import Variant
 from resharpen.optim.hyperparameters import Row
 from resharpen.parts import STUDIED_PLACEMENTS, Placement
+from resharpen.views.report import about
 
 GOOD = """
 name = "mine"
@@ -251,3 +258,33 @@ def test_the_shelf_at_paper_scale_is_the_protocol():
         assert {(s.train_length) for s in spec.settings} == set(range(1, 9))
         assert all((s.model.d, s.model.d_k, s.model.d_v) == (s.task.v - 1, 1, s.task.v - 1) for s in spec.settings)
     assert tuple(take("placements", "paper").variants) == STUDIED_PLACEMENTS
+
+
+@dataclass(frozen=True)
+class Wider(Experiment):
+    """An experiment with one field more."""
+
+    turns: int = role(int, default=1, trains=True, pairs=True, option=True, shown="turns")
+
+
+def test_a_field_is_declared_once_and_found_everywhere(monkeypatch):
+    """In TOML files, the spec that workers read, identities, pairs, references, commands and reports."""
+    for module in (toml, shelf):
+        monkeypatch.setattr(module, "Experiment", Wider)
+    usual = shelf.take("fig1", "smoke")
+    wider = usual.with_changes(turns=3)
+    assert (usual.turns, wider.turns) == (1, 3)
+    assert toml.from_stored(toml.to_data(wider)) == wider
+    assert toml.from_data({**toml.to_data(usual), "turns": 5}).turns == 5
+    with pytest.raises(UserError, match="turns"):
+        toml.from_data({**toml.to_data(usual), "turns": "five"})
+    shard = usual.shards()[0]
+    assert identities(usual, {})(shard) != identities(wider, {})(shard)
+    assert any("turns" in line for line in toml.differences(toml.to_data(usual), toml.to_data(wider)))
+    with pytest.raises(UserError, match="turns = 3, not 1"):
+        comparable(wider, usual)
+    runs = (SimpleNamespace(experiment=spec, directory="r") for spec in (usual, wider))
+    with pytest.raises(UserError, match=r"does not pair with r \(turns: 1 -> 3"):
+        _check_same_draws(*runs)
+    assert {"what": "turns", "here": "3", "paper": "1"} in about.cut(wider)
+    assert "--turns 3" in about.command(SimpleNamespace(experiment=wider, directory="r", command="continue"))

@@ -19,6 +19,7 @@ from typing import Any
 
 from resharpen import own
 from resharpen.errors import Failed, UserError
+from resharpen.experiments.keeping.machine import cores
 from resharpen.experiments.keeping.shard import Damaged
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.training import Asked, Progress, Trainer
@@ -30,7 +31,9 @@ HANDLED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if
 """Signals that are the driver's to handle; a terminal and a batch system send them to the workers, too."""
 
 Ask = Callable[[], Asked]
-Report = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
+Launcher = Callable[[Run, Sequence[Shard], int | None, OnProgress, Ask], None]
+"""Trains shards with so many workers, None taking the launcher's own number; returns early once asked to stop."""
 Lines = dict[Any, Any]
 """The driver's end of the line to each worker that has not ended -> its process."""
 
@@ -45,8 +48,9 @@ def leave_if_imported() -> None:
         os._exit(IMPORTED)
 
 
-def launch(run: Run, shards: Sequence[Shard], workers: int, on_progress: Report, asked: Ask) -> None:
+def launch(run: Run, shards: Sequence[Shard], workers: int | None, on_progress: OnProgress, asked: Ask) -> None:
     """Train those of the given shards that nobody else does. Returns early, with all states saved, once asked to."""
+    workers = workers or cores()
     if workers == 1 or len(shards) <= 1:
         for shard in shards:
             if not train(run, shard, on_progress, asked):
@@ -55,7 +59,7 @@ def launch(run: Run, shards: Sequence[Shard], workers: int, on_progress: Report,
         _in_processes(run, shards, min(workers, len(shards)), on_progress, asked)
 
 
-def train(run: Run, shard: Shard, on_progress: Report, asked: Ask) -> bool:
+def train(run: Run, shard: Shard, on_progress: OnProgress, asked: Ask) -> bool:
     """Train one shard, unless it is done or another process has it; False if stopped before its end."""
     files = run.files(shard)
     with files.lease() as held:
@@ -82,7 +86,7 @@ def _is_done(run: Run, shard: Shard) -> bool:
         return False
 
 
-def _train(run: Run, shard: Shard, on_progress: Report, asked: Ask) -> bool:
+def _train(run: Run, shard: Shard, on_progress: OnProgress, asked: Ask) -> bool:
     """What goes wrong in the user's own code is told as theirs."""
     try:
         return Trainer(run.experiment, shard, run.files(shard), on_progress, asked, rounding=run.rounding(shard)).run()
@@ -92,7 +96,7 @@ def _train(run: Run, shard: Shard, on_progress: Report, asked: Ask) -> bool:
         raise own.OwnCodeError(f"variant '{shard.variant}' failed in your own code", error) from error
 
 
-def _in_processes(run: Run, shards: Sequence[Shard], workers: int, on_progress: Report, asked: Ask) -> None:
+def _in_processes(run: Run, shards: Sequence[Shard], workers: int, on_progress: OnProgress, asked: Ask) -> None:
     """A worker a process, with a line of its own to the driver: a worker that is killed holds nothing of the others."""
     # spawn, never fork: a forked child inherits locks and threads in whatever state they are in
     context = multiprocessing.get_context("spawn")
@@ -130,7 +134,7 @@ def _signals_wait() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _listen(lines: Lines, names: Sequence[str], on_progress: Report, asked: Ask) -> None:
+def _listen(lines: Lines, names: Sequence[str], on_progress: OnProgress, asked: Ask) -> None:
     """Pass progress on and hand out shards until every worker has ended."""
     to_do, told = iter(names), Asked()
     while lines:

@@ -17,16 +17,17 @@ import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from resharpen import own
 from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping import files
-from resharpen.experiments.keeping.machine import versions
+from resharpen.experiments.keeping.machine import cores, versions
 from resharpen.experiments.keeping.shard import Damaged, Foreign
 from resharpen.experiments.keeping.store import HEADER, Run, code_copy
-from resharpen.experiments.running.launchers import Ask, Report, WorkerDied
+from resharpen.experiments.running.launchers import Ask, OnProgress, WorkerDied
 from resharpen.experiments.running.ray_task import WORD, Mailbox, Outcome, Parcel, unpack, work
 from resharpen.experiments.running.training import Asked, Progress
 from resharpen.experiments.specs.spec import Shard
@@ -61,21 +62,33 @@ def check_address(address: str | None) -> None:
         raise UserError(f"address '{address}': no Ray cluster answers there ({error})") from error
 
 
-def launch(
-    run: Run, shards: Sequence[Shard], workers: int | None, on_progress: Report, asked: Ask, address: str | None = None
-) -> None:
-    """Train the given shards as Ray tasks, so many at a time; on a cluster that is there, as many as it has cores.
+@dataclass(frozen=True)
+class Ray:
+    """The launcher that makes every shard a Ray task: on the cluster at that address, or on one of this machine alone,
+    which is started and ended again."""
 
-    Without an address a cluster of this machine alone is started, and ended again. Returns early, with all states
-    saved, once asked to. A shard that fails does not stop the others; that some did is said at the end.
-    """
-    with _cluster(address, workers) as ray, _word(run.root) as word:
-        parcel = ray.put(Parcel(str(run.root.resolve()), word, _content(run), versions()))
-        failed = _Driver(ray, run, parcel, workers).work(shards, on_progress, asked)
-    if failed:
-        names = f"{', '.join(list(failed)[:3])}{', ...' * (len(failed) > 3)}"
-        kind = UserError if all(outcome.users for outcome in failed.values()) else Failed
-        raise kind(f"{len(failed)} of {len(shards)} shards failed ({names}); the others did not. Again: {run.command}")
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        check_address(self.address)
+
+    def __call__(
+        self, run: Run, shards: Sequence[Shard], workers: int | None, on_progress: OnProgress, asked: Ask
+    ) -> None:
+        """Train the given shards, so many at a time; on a cluster that is there, as many as it has cores.
+
+        Returns early, with all states saved, once asked to. A shard that fails does not stop the others; that some did
+        is said at the end.
+        """
+        workers = workers if workers or self.address else cores()
+        with _cluster(self.address, workers) as ray, _word(run.root) as word:
+            parcel = ray.put(Parcel(str(run.root.resolve()), word, _content(run), versions()))
+            failed = _Driver(ray, run, parcel, workers).work(shards, on_progress, asked)
+        if failed:
+            names = f"{', '.join(list(failed)[:3])}{', ...' * (len(failed) > 3)}"
+            kind = UserError if all(outcome.users for outcome in failed.values()) else Failed
+            what = f"{len(failed)} of {len(shards)} shards failed ({names}); the others did not"
+            raise kind(f"{what}. Again: {run.command}")
 
 
 @contextmanager
@@ -145,7 +158,7 @@ class _Driver:
         self._running: dict[Any, Shard] = {}
         self._started: set[str] = set()
 
-    def work(self, shards: Sequence[Shard], on_progress: Report, asked: Ask) -> dict[str, Outcome]:
+    def work(self, shards: Sequence[Shard], on_progress: OnProgress, asked: Ask) -> dict[str, Outcome]:
         """The shards that failed, by name."""
         waiting, failed, stopped_at = deque(shards), dict[str, Outcome](), None
         while self._running or (waiting and stopped_at is None):

@@ -7,18 +7,17 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from resharpen.engines.choose import check_device, check_march, how_much_slower, why_not_native
-from resharpen.errors import UserError, unknown
+from resharpen.errors import UserError
 from resharpen.experiments.keeping.machine import cores
 from resharpen.experiments.keeping.shard import Damaged, Foreign
 from resharpen.experiments.keeping.store import HEADER, Run, locked, open_run
-from resharpen.experiments.running import ray_launcher
-from resharpen.experiments.running.launchers import Ask, Report, launch, leave_if_imported
-from resharpen.experiments.running.training import Asked, Progress
+from resharpen.experiments.running.launchers import Ask, Launcher, OnProgress, launch, leave_if_imported
+from resharpen.experiments.running.training import Asked
 from resharpen.experiments.specs.spec import Experiment, Shard
-
-LAUNCHERS = ("local", "ray")
+from resharpen.signals import Orderly
 
 
 @dataclass(frozen=True)
@@ -33,34 +32,49 @@ class Plan:
     """What was wrong with finished shards that were thrown away; they are run again."""
 
 
+@dataclass(frozen=True)
+class Observer:
+    """Who watches a run: is told the plan and the progress, and is asked twice a second whether to stop or save."""
+
+    plan: Callable[[Plan], None] = lambda plan: None
+    update: OnProgress = lambda progress: None
+    asked: Ask = Asked
+
+
+def watched(progress: Any, signals: Orderly) -> Observer:
+    """An observer that shows progress in a view and stops when signals ask for it."""
+    return Observer(progress.plan, progress.update, lambda: Asked(signals.is_stopping(), signals.saves))
+
+
 def run(
     experiment: Experiment,
     directory: str | Path,
+    *,
     workers: int | None = None,
-    on_plan: Callable[[Plan], None] = lambda plan: None,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-    should_stop: Callable[[], bool] = lambda: False,
-    trust_code: bool = False,
-    saves: Callable[[], int] = lambda: 0,
-    launcher: str = "local",
-    address: str | None = None,
+    launcher: Launcher = launch,
+    observer: Observer = Observer(),  # noqa: B008  it is frozen
     job: tuple[int, int] = (1, 1),
     without: Collection[str] = (),
+    trust_code: bool = False,
     discard: bool = False,
 ) -> Run:
     """Train all models of an experiment in a directory, or what is left of them, and return the run.
 
-    With one worker everything happens in this process; with more, each has a process of its own. `trust_code` lets
-    copies of the user's own code in the run directory be executed. `should_stop` and `saves`, how many times saving was
-    asked for, are looked at twice a second. Another process may be at work on the same run: each takes the shards that
-    nobody has, and this one returns when there is none left for it.
+    With one worker everything happens in this process; with more, each has a process of its own; by default there is
+    one per core. Another process may be at work on the same run: each takes the shards that nobody has, and this one
+    returns when there is none left for it.
 
-    The launcher `ray` makes every shard a Ray task: on a cluster of this machine alone, or on the one that has that
-    address. `job` (i, n) is the i-th of n jobs that share the run, each about the same work; shards named in `without`
-    are left alone. A finished shard of another spec than the run's is thrown away with `discard`, else refused.
+    Args:
+        launcher: what trains shards: processes of this machine, or `ray_launcher.Ray(address)`.
+        observer: who is told about progress, and can stop it.
+        job: (i, n), the i-th of n jobs that share the run, each about the same work.
+        without: names of shards to leave alone.
+        trust_code: execute copies of the user's own code in the run directory.
+        discard: throw away finished shards of another spec than the run's, which are refused otherwise.
     """
     leave_if_imported()
-    start = _launcher(launcher, address, workers)
+    if workers is not None and workers < 1:
+        raise UserError(f"workers = {workers}: must be at least 1")
     i, n = job
     if not 1 <= i <= n:
         raise UserError(f"job '{i}/{n}': must be I/N, from 1/N to N/N")
@@ -72,11 +86,11 @@ def run(
     with locked(store):
         open_run(store, experiment)
     plan = plan_of(store, job, without, discard)
-    on_plan(plan)
+    observer.plan(plan)
     todo: Sequence[Shard] = plan.todo
     while todo:
-        start(store, todo, on_progress, lambda: Asked(should_stop(), saves()))
-        if should_stop():
+        launcher(store, todo, workers, observer.update, observer.asked)
+        if observer.asked().stop:
             break
         left = [shard for shard in todo if not store.files(shard).is_done()]
         todo = [shard for shard in left if not store.files(shard).is_leased()]
@@ -110,23 +124,6 @@ def with_engine(experiment: Experiment) -> Experiment:
             warnings.warn(f"variant '{name}' runs on the torch engine{slower}; {why}", stacklevel=2)
         variants[name] = replace(variant, engine="torch" if reason else "native")
     return replace(experiment, variants=variants)
-
-
-def _launcher(
-    name: str, address: str | None, workers: int | None
-) -> Callable[[Run, Sequence[Shard], Report, Ask], None]:
-    """What trains shards, with nothing left to say but which."""
-    if workers is not None and workers < 1:
-        raise UserError(f"workers = {workers}: must be at least 1")
-    if name not in LAUNCHERS:
-        raise unknown("launcher", name, LAUNCHERS)
-    if name == "ray":
-        ray_launcher.check_address(address)
-        workers = workers if workers or address else cores()
-        return lambda run, shards, report, ask: ray_launcher.launch(run, shards, workers, report, ask, address)
-    if address is not None:
-        raise UserError(f"address = {address}: only the launcher 'ray' has one")
-    return lambda run, shards, report, ask: launch(run, shards, workers or cores(), report, ask)
 
 
 def plan_of(store: Run, job: tuple[int, int] = (1, 1), without: Collection[str] = (), discard: bool = False) -> Plan:

@@ -1,4 +1,4 @@
-"""Whose a result is: a hash of everything that can change it."""
+"""Identity hash of a shard: everything that can change its results."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from resharpen.experiments.specs.spec import Experiment, Shard
+from resharpen.experiments.specs.spec import Experiment, Shard, roles
 from resharpen.experiments.specs.toml import tasks_data
 
 
 def identities(experiment: Experiment, drawn: Mapping[str, Any]) -> Callable[[Shard], str]:
     """The identity of each shard: its name and what of the spec goes into its models, `drawn` being the search of each
     variant as the run recorded it. Neither the experiment's name nor the number of models does, so a run may grow."""
-    fields = ("steps", "batch", "checkpoints", "seed", "device", "march")
-    shared = {name: getattr(experiment, name) for name in fields}
+    shared = {name: getattr(experiment, name) for name, of_field in roles(experiment).items() if of_field.trains}
     digests = {}
     for setting in experiment.settings:
         for name, variant in experiment.variants.items():

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -20,7 +20,7 @@ from resharpen.experiments.specs.variant import OF_THE_TASK, PARTS, Variant, cho
 from resharpen.models import Model, find_model
 from resharpen.optim import find_optimizer
 from resharpen.optim.hyperparameters import TABLE, Given, Row, draw, narrowed
-from resharpen.plain import shown, typed
+from resharpen.plain import known, shown, typed
 from resharpen.streams import GROUP
 from resharpen.tasks import Task
 
@@ -163,26 +163,52 @@ def models_of(shard: str) -> list[str]:
 
 
 @dataclass(frozen=True)
+class Role:
+    """What a field of an experiment is for. Whoever needs a list of fields derives it from these."""
+
+    kind: type[int] | type[str] | None = None
+    """A number or a text in a TOML file; None for what has a table of its own there."""
+    trains: bool = False
+    """Whether it changes models: then it is part of the identity of a shard."""
+    pairs: bool = False
+    """Whether two runs must have it in common to be compared pair by pair, or with a reference."""
+    option: bool = False
+    """Whether the command line can change it."""
+    shown: str = ""
+    """What the report calls it where it differs from the paper's protocol."""
+
+
+def role(kind: type[int] | type[str] | None = None, default: Any = MISSING, **roles: Any) -> Any:
+    """A field of an experiment, declared with its role."""
+    return field(default=default, metadata={"role": Role(kind, **roles)})
+
+
+def roles(experiment: type[Experiment] | Experiment) -> dict[str, Role]:
+    return {field.name: field.metadata["role"] for field in fields(experiment)}
+
+
+@dataclass(frozen=True)
 class Experiment:
-    name: str
-    settings: tuple[Setting, ...]
-    variants: Mapping[str, Variant]
+    name: str = role(str)
+    settings: tuple[Setting, ...] = role()
+    variants: Mapping[str, Variant] = role()
     """By name; a list of sums such as `peri+log-n` will do, too."""
-    models: int
-    steps: int
-    batch: int | None = None
-    """Sequences in a minibatch; None takes the task's usual number."""
-    checkpoints: int = 100
-    seed: int = 0
-    engine: str = "auto"
-    device: str = "cpu"
+    models: int = role(int, option=True, shown="models per violin")
+    steps: int = role(int, trains=True, pairs=True, option=True, shown="training steps")
+    batch: int | None = role(int, default=None, trains=True, pairs=True, shown="sequences in a minibatch")
+    """None takes the task's usual number."""
+    checkpoints: int = role(int, default=100, trains=True, pairs=True, shown="checkpoints")
+    seed: int = role(int, default=0, trains=True, pairs=True, option=True)
+    engine: str = role(str, default="auto", option=True)
+    """Identity takes that of each variant, which is resolved when a run starts."""
+    device: str = role(str, default="cpu", trains=True, option=True)
     """Where the torch engine computes: cpu, cuda or mps."""
-    march: str = "native"
+    march: str = role(str, default="native", trains=True, option=True)
     """The instruction set of native kernels: this machine's own, or one that several machines have, x86-64-v3 say."""
-    hyperparameters: Mapping[str, Given] = field(default_factory=dict)
+    hyperparameters: Mapping[str, Given] = field(default_factory=dict, metadata={"role": Role(pairs=True)})
     """Rows of the search that are other than those of the paper, or of the parts: fixed to a number or narrowed to
     (low, high), each variant's row in its own scale; or a Row, whose scale is then that of all."""
-    baseline: str | None = None
+    baseline: str | None = role(str, default=None)
     """The variant that the others are compared with; None takes the first. It changes nothing that is trained."""
 
     def __post_init__(self) -> None:
@@ -364,19 +390,10 @@ class Experiment:
         parts = [name for variant in self.variants.values() for name in variant.references()]
         return list(dict.fromkeys([*kinds, *parts]))
 
-    def with_changes(
-        self,
-        models: int | None = None,
-        steps: int | None = None,
-        seed: int | None = None,
-        variants: Iterable[str] | None = None,
-        engine: str | None = None,
-        device: str | None = None,
-        march: str | None = None,
-    ) -> Experiment:
-        """The same experiment with what the command line changes; a baseline that is not among new variants goes."""
-        given: dict[str, Any] = {"models": models, "steps": steps, "seed": seed, "engine": engine}
-        given |= {"device": device, "march": march}
+    def with_changes(self, variants: Iterable[str] | None = None, **given: Any) -> Experiment:
+        """The same experiment with other `models`, `steps`, `seed`, `engine`, `device` or `march`, None leaving them as
+        they are. A baseline that is not among new variants goes."""
+        known("field", given, [name for name, role in roles(self).items() if role.option])
         if variants is not None:
             given["variants"] = choose(variants, self.variants)
         changed = replace(self, baseline=None, **{name: value for name, value in given.items() if value is not None})

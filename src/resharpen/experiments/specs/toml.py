@@ -30,7 +30,7 @@ from typing import Any
 
 from resharpen import own
 from resharpen.errors import UserError
-from resharpen.experiments.specs.spec import Experiment, Setting, usual_model
+from resharpen.experiments.specs.spec import Experiment, Setting, roles, usual_model
 from resharpen.experiments.specs.variant import Variant, choose, from_table
 from resharpen.models import Model, find_model
 from resharpen.optim.hyperparameters import TABLE, Row
@@ -40,9 +40,8 @@ from resharpen.tasks import SetComplement, Task, find_task
 
 Refer = Callable[[str], str]
 """From a name in a spec to one that holds everywhere: that of a built-in thing, or a reference."""
-_NUMBERS = ("models", "steps", "batch", "checkpoints", "seed")
-_TEXTS = ("name", "engine", "device", "march")
-_TOP = (*_TEXTS, "baseline", "variants", "variant", "task", "hyperparameters", *_NUMBERS)
+_TABLES = ("variants", "variant", "task", "hyperparameters")
+"""Top-level keys that are not plain fields of an experiment."""
 _FORMER = {"placements": "variants", "placement": "variant", "norms": "variants", "attention": "variants"}
 
 
@@ -84,13 +83,13 @@ def _experiment(data: Data, refer: Refer, base: Path | None = None) -> Experimen
     for name in data:
         if name in _FORMER:
             raise UserError(f"unknown key '{name}': norms, attention and the rest are '{_FORMER[name]}' now")
-    known("key", data, _TOP)
+    kinds = _plain_fields(Experiment)
+    known("key", data, (*kinds, *_TABLES))
     for name in ("task", "models", "steps"):
         if name not in data:
             raise UserError(f"'{name}' is missing")
     tasks = data["task"] if isinstance(data["task"], list) else [data["task"]]
-    plain: dict[str, Any] = {name: typed(name, data[name], int) for name in _NUMBERS if name in data}
-    plain |= {name: typed(name, data[name], str) for name in (*_TEXTS, "baseline") if name in data}
+    plain: dict[str, Any] = {name: typed(name, data[name], kind) for name, kind in kinds.items() if name in data}
     try:
         settings = tuple(setting for task in tasks for setting in _settings(typed("task", task, dict), refer))
         tables = typed("variant", data.get("variant", {}), dict)
@@ -106,14 +105,16 @@ def _experiment(data: Data, refer: Refer, base: Path | None = None) -> Experimen
 def to_data(experiment: Experiment) -> dict[str, Any]:
     """The resolved spec: nothing left to a default."""
     return {
-        **{name: getattr(experiment, name) for name in _TEXTS},
-        **{name: getattr(experiment, name) for name in _NUMBERS},
+        **{name: x for name in _plain_fields(experiment) if (x := getattr(experiment, name)) is not None},
         "variants": list(experiment.variants),
         "variant": {name: variant.as_data() for name, variant in experiment.variants.items()},
         "task": tasks_data(experiment.settings),
         "hyperparameters": _given_data(experiment),
-        **({"baseline": experiment.baseline} if experiment.baseline else {}),
     }
+
+
+def _plain_fields(experiment: type[Experiment] | Experiment) -> dict[str, type]:
+    return {name: role.kind for name, role in roles(experiment).items() if role.kind is not None}
 
 
 def search_data(experiment: Experiment) -> dict[str, Any]:

@@ -10,17 +10,9 @@ from resharpen.errors import UserError
 from resharpen.experiments.keeping.reference import Reference
 from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.specs.shelf import SCALES, SHELF, take
-from resharpen.experiments.specs.spec import Experiment
+from resharpen.experiments.specs.spec import Experiment, roles
 from resharpen.experiments.specs.toml import differences, to_data
 from resharpen.views.progress import duration
-
-_COMMAND = ("models", "steps", "seed")
-_COMPARED = {
-    "models": "models a violin",
-    "steps": "training steps",
-    "batch": "sequences in a minibatch",
-    "checkpoints": "checkpoints",
-}
 
 
 def about(run: Results) -> dict[str, Any]:
@@ -81,7 +73,8 @@ def command(run: Results) -> str:
     if figure is None or scale is None:
         return run.command
     usual = take(figure, scale)
-    changes = {name: x for name in _COMMAND if (x := getattr(experiment, name)) != getattr(usual, name)}
+    options = [name for name, role in roles(experiment).items() if role.option and role.kind is int]
+    changes = {name: x for name in options if (x := getattr(experiment, name)) != getattr(usual, name)}
     words = [word for name, x in changes.items() for word in (f"--{name}", str(x))]
     if (variants := list(experiment.variants)) != list(usual.variants):
         changes["variants"] = variants
@@ -97,7 +90,8 @@ def command(run: Results) -> str:
 
 def _departures(a: Experiment, b: Experiment) -> list[str]:
     """What differs of what is trained, whatever the engine that trains it."""
-    how = re.compile(r"((variant\..*\.)?engine|device|march|baseline): ")
+    texts = [name for name, role in roles(a).items() if role.kind is str and name != "name"]
+    how = re.compile(rf"(variant\..*\.engine|{'|'.join(texts)}): ")
     return [line for line in differences(to_data(a), to_data(b)) if not how.match(line)]
 
 
@@ -108,9 +102,9 @@ def cut(experiment: Experiment) -> list[dict[str, str]] | None:
         return None
     paper = take(figure, "paper")
     rows = [
-        {"what": what, "here": f"{getattr(experiment, name):,}", "paper": f"{getattr(paper, name):,}"}
-        for name, what in _COMPARED.items()
-        if getattr(experiment, name) != getattr(paper, name)
+        {"what": role.shown, "here": f"{getattr(experiment, name):,}", "paper": f"{getattr(paper, name):,}"}
+        for name, role in roles(experiment).items()
+        if role.shown and getattr(experiment, name) != getattr(paper, name)
     ]
     here, there = (set(to_data(x)["variants"]) for x in (experiment, paper))
     if here != there:
