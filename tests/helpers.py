@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from resharpen.engines.base import Ensemble, Problem, arrays_of, initial_state
+from resharpen.engines.base import Ensemble, Problem, initial_state
 from resharpen.experiments.keeping.stored import StoredModel
 from resharpen.models import RETRIEVER_PLACEMENTS, Minimal, Model, Retriever, Transformer
 from resharpen.optim import OPTIMIZERS
@@ -16,6 +16,7 @@ from resharpen.optim.hyperparameters import TABLE, Row, draw, narrowed
 from resharpen.optim.optimizer import Optimizer
 from resharpen.parts import ATTENTIONS, NORMS, PLACEMENTS, POSITIONS, STUDIED_PLACEMENTS, Parts, Placement
 from resharpen.parts.part import Attention, Norm, Positions
+from resharpen.state import arrays_of
 from resharpen.tasks import Batch, Dyck, MaxRetrieval, SetComplement, Task
 
 EVERYTHING = {

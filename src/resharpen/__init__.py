@@ -10,7 +10,9 @@ rs.load_model(run, "sct-v9-s3/peri/0")([[2, 0, 5]])   # probabilities of the nex
 
 from __future__ import annotations
 
+import ast
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from resharpen.models.layers import Bound as Bound
     from resharpen.models.layers import embedding as embedding
     from resharpen.models.layers import linear as linear
+    from resharpen.notebook import draw as draw
     from resharpen.notebook import run as run
     from resharpen.optim.hyperparameters import Row as Row
     from resharpen.optim.optimizer import optimizer as optimizer
@@ -60,67 +63,26 @@ if TYPE_CHECKING:
     from resharpen.tasks import Task as Task
     from resharpen.tasks import TokenTask as TokenTask
     from resharpen.tasks import Tomita as Tomita
-    from resharpen.views.figures import draw as draw
 
-# Loaded when asked for, so that `resharpen --help` need not wait for torch, polars and matplotlib.
-_WHERE = {
-    "claims": "analysis.claims",
-    "Comparison": "analysis.compare",
-    "compare": "analysis.compare",
-    "inspect": "analysis.inspection",
-    "scores": "analysis.scores",
-    "tidy_results": "analysis.scores",
-    "hard_coded_model": "analysis.theory",
-    "UserError": "errors",
-    "load": "experiments.running.runner",
-    "run": "notebook",
-    "rescore": "experiments.running.rescoring",
-    "figure": "experiments.specs.shelf:take",
-    "Experiment": "experiments.specs.spec",
-    "Setting": "experiments.specs.spec",
-    "Variant": "experiments.specs.variant",
-    "ModelChange": "experiments.specs.variant",
-    "read_toml": "experiments.specs.toml",
-    "reference": "experiments.keeping.reference:find_reference",
-    "Run": "experiments.keeping.store",
-    "StoredModel": "experiments.keeping.stored",
-    "load_model": "experiments.keeping.stored",
-    "Minimal": "models",
-    "Model": "models",
-    "Retriever": "models",
-    "Transformer": "models",
-    "Bound": "models.layers",
-    "embedding": "models.layers",
-    "linear": "models.layers",
-    "Row": "optim.hyperparameters",
-    "optimizer": "optim.optimizer",
-    "PLACEMENTS": "parts",
-    "Placement": "parts",
-    "attention": "parts.part",
-    "norm": "parts.part",
-    "positions": "parts.part",
-    "masked_softmax": "parts.part",
-    "learned": "parts.parameter",
-    "below": "streams",
-    "Dyck": "tasks",
-    "MaxRetrieval": "tasks",
-    "SetComplement": "tasks",
-    "Task": "tasks",
-    "TokenTask": "tasks",
-    "Tomita": "tasks",
-    "Batch": "tasks",
-    "Metric": "tasks",
-    "draw": "views.figures",
-}
 
-__all__ = sorted(_WHERE)  # pyright: ignore[reportUnsupportedDunderAll]
+def _public() -> dict[str, tuple[str, str]]:
+    """Public name -> its module and its name there: from the imports above, which are for type checkers. They are done
+    when asked for, so that `resharpen --help` need not wait for torch, polars and matplotlib."""
+    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    ours = [(str(node.module), node.names) for node in imports if str(node.module).startswith("resharpen.")]
+    return {alias.asname or alias.name: (module, alias.name) for module, names in ours for alias in names}
+
+
+_PUBLIC = _public()
+__all__ = sorted(_PUBLIC)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _PUBLIC:
         raise AttributeError(f"module 'resharpen' has no attribute '{name}'")
-    module, _, attribute = _WHERE[name].partition(":")
-    return getattr(importlib.import_module(f"resharpen.{module}"), attribute or name)
+    module, attribute = _PUBLIC[name]
+    return getattr(importlib.import_module(module), attribute)
 
 
 def __dir__() -> list[str]:

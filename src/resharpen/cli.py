@@ -18,7 +18,6 @@ from resharpen.commands.looking import Claims, Compare, DrawFigure, Inspect, Rep
 from resharpen.commands.training import Reproduce, RunFigure, Submit
 from resharpen.errors import CONTROL, Failed, UserError
 from resharpen.paths import fixed_here
-from resharpen.signals import end_at_once
 
 Command = (
     Annotated[ListFigures, subcommand("list")]
@@ -41,24 +40,23 @@ Command = (
 
 def main(args: list[str] | None = None) -> None:
     """Run a command. Bad input gives one line and exit code 2, a machine that fails one line and 1."""
-    with end_at_once():
-        _prepare_output()
+    _prepare_output()
+    try:
         try:
-            try:
-                _command(args)
-            finally:
-                sys.stdout.flush()  # a disk that is full or a reader that is gone shows here, not when Python ends
-        except UserError as error:
-            _end(2, str(error))
-        except Failed as error:
-            _end(1, str(error))
-        except MemoryError:
-            _end(1, "this needs more memory than there is")
-        except BrokenPipeError:  # `resharpen results --csv | head`: what a shell says of who is ended by SIGPIPE
-            _end(141)
-        except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-            _end(1 if full else 2, f"{error.filename or 'cannot write the output'}: {error.strerror}")
+            _command(args)
+        finally:
+            sys.stdout.flush()  # a disk that is full or a reader that is gone shows here, not when Python ends
+    except UserError as error:
+        _end(2, str(error))
+    except Failed as error:
+        _end(1, str(error))
+    except MemoryError:
+        _end(1, "this needs more memory than there is")
+    except BrokenPipeError:  # `resharpen results --csv | head`: what a shell says of who is ended by SIGPIPE
+        _end(141)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+        _end(1 if full else 2, f"{error.filename or 'cannot write the output'}: {error.strerror}")
 
 
 def _command(args: list[str] | None) -> None:

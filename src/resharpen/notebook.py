@@ -1,14 +1,19 @@
-"""`rs.run`: training from Python; in a notebook with a live view, and stopped in order by an interrupt."""
+"""`rs.run` and `rs.draw`: training and drawing from Python; in a notebook with a live view, and stopped in order by an
+interrupt."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from resharpen.errors import UserError
+from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running import runner
+from resharpen.experiments.running.rescoring import Track, rescore
 from resharpen.experiments.specs.spec import Experiment
 from resharpen.signals import Orderly, orderly
+from resharpen.views.figures import Figures, draw_figures
 from resharpen.views.notebook import NotebookProgress, in_notebook
 
 
@@ -35,3 +40,13 @@ def run(experiment: Experiment, directory: str | Path, **how: Any) -> Run:
     if asked.is_stopping():
         print("Stopped; nothing is lost. Run this cell again to go on.")
     return store
+
+
+def draw(run: Results, selection: str = "best", attention: str | None = None, track: Track = iter) -> Figures:
+    """The figures of a run by name, `figure` first. With `attention` the kept models are read with another one, as
+    `rescore` does; `track` goes through their shards and may show how far it is."""
+    if attention is None:
+        return draw_figures(run, selection)
+    if not isinstance(run, Run):
+        raise UserError(f"{run.directory} is a reference: it has no weights to read with {attention}")
+    return draw_figures(run, selection, attention, rescore(run, attention, selection, track))

@@ -2,13 +2,12 @@
 
 from itertools import combinations
 from math import inf
-from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 from scipy.stats import beta
 
+import resharpen as rs
 from resharpen.analysis.best_of import best_of, budgets
 from resharpen.analysis.statistics import Sample
 
@@ -54,7 +53,7 @@ def rarely_learned(rng, shape):
 
 def of_figure_1(setting, variant):
     """The scores of a cell in reference/, resampled; in these, few models are far better than all others."""
-    models = pl.read_parquet(Path(__file__).parents[2] / "reference/fig1-laptop/models.parquet")
+    models = rs.reference("fig1-laptop").table("models")
     scores = -models.filter(setting=setting, variant=variant)["score_new_train"].fill_null(1.0).to_numpy()
     return lambda rng, shape: rng.choice(scores, shape)
 

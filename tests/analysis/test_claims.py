@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from resharpen.analysis.claims import _lacks, claims, why_no_claims
-from resharpen.analysis.claims.finding import paired_only
 from resharpen.analysis.claims.set_complement import SetComplementClaims
+from resharpen.analysis.samples import paired_only
 from resharpen.analysis.scores import scores, tidy_results
 from resharpen.experiments.running.runner import Observer, run
 from resharpen.experiments.running.training import Asked

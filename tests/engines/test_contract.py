@@ -18,13 +18,14 @@ from helpers import (
 )
 from parity import assert_first_gradient, assert_parity
 
-from resharpen.engines.base import Problem, arrays_of, weights_of
+from resharpen.engines.base import Problem, weights_of
 from resharpen.engines.native.minimal import NativeMinimal
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.native.transformer import NativeTransformer
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import RETRIEVER_PLACEMENTS, Minimal, Transformer
 from resharpen.parts import STUDIED_PLACEMENTS
+from resharpen.state import arrays_of
 from resharpen.tasks import Dyck
 
 PAIRS = Minimal(11, 9, 2, 6)

@@ -7,10 +7,11 @@ from helpers import make_ensemble, make_problem, transformer_problem
 
 import reference
 from resharpen.engines import torch_engine
-from resharpen.engines.base import Ensemble, arrays_of, initial_state, weights_of
+from resharpen.engines.base import Ensemble, initial_state, weights_of
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import Transformer
 from resharpen.parts import ATTENTIONS, POSITIONS
+from resharpen.state import arrays_of
 
 SMALL = Transformer(6, layers=1, d=8, heads=2, d_mlp=6)
 ATTENTION_AND_POSITIONS = [(name, "nope" if part.orders else "rope") for name, part in ATTENTIONS.items()]

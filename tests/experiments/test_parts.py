@@ -11,13 +11,13 @@ import pytest
 from helpers import assert_same, reported
 
 import resharpen as rs
-from resharpen.engines.base import arrays_of
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.experiments.specs.variant import CATALOGS, DEFAULTS, PARTS
 from resharpen.models import Minimal, Retriever, Transformer
 from resharpen.optim import OPTIMIZERS
 from resharpen.parts import PLACEMENTS
+from resharpen.state import arrays_of
 from resharpen.tasks import Dyck, MaxRetrieval, SetComplement
 
 SETTINGS = {

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 from resharpen.cli import main
+from resharpen.experiments.running import support
+from resharpen.experiments.running.support import engine_of_part, usual_settings
 from resharpen.experiments.specs.variant import CATALOGS, PARTS
 from resharpen.models import MODELS
-from resharpen.views import parts
-from resharpen.views.parts import SETTINGS, described, where
+from resharpen.models.model import Model
+from resharpen.parts import PLACEMENTS
+from resharpen.views.parts import described
 
 
 def test_the_table(capsys):
@@ -39,17 +45,38 @@ def test_engines_are_asked(monkeypatch):
         asked.append((problem.model.kind, problem.parts.attention.name, problem.optimizer.name, training))
         return "" if problem.parts.attention.name == "ssmax" else "it does not know it"
 
-    monkeypatch.setattr(parts, "why_not_native", why_not)
-    minimal, _, retriever = SETTINGS
-    assert where(minimal, "attention", "ssmax") == "native"
-    assert where(retriever, "optimizer", "lion") == "torch"
-    assert where(minimal, "positions", "rope") == "torch*"
-    assert where(retriever, "attention", "adaptive-temperature") == "torch"
+    monkeypatch.setattr(support, "why_not_native", why_not)
+    minimal, _, retriever = usual_settings()
+    assert engine_of_part(minimal, "attention", "ssmax") == "native"
+    assert engine_of_part(retriever, "optimizer", "lion") == "torch"
+    assert engine_of_part(minimal, "positions", "rope") == "torch*"
+    assert engine_of_part(retriever, "attention", "adaptive-temperature") == "torch"
     assert asked == [
         ("minimal", "ssmax", "adamw", True),
         ("retriever", "softmax", "lion", True),
         ("minimal", "softmax", "adamw", True),
         ("retriever", "adaptive-temperature", "adamw", False),
     ]
-    assert where(retriever, "positions", "rope") == where(minimal, "positions", "nape") == "-"
+    assert engine_of_part(retriever, "positions", "rope") == engine_of_part(minimal, "positions", "nape") == ""
     assert len(asked) == 4
+
+
+@dataclass(frozen=True)
+class Bag(Model):
+    """A model that somebody adds: the mean of embeddings."""
+
+    vocabulary: int
+    kind: ClassVar[str] = "bag"
+    reads: ClassVar[str] = "tokens"
+    placements: ClassVar = {"none": PLACEMENTS["none"]}
+
+    @classmethod
+    def usual(cls, vocabulary):
+        return cls(vocabulary)
+
+
+def test_a_new_model_has_a_column_by_itself(monkeypatch, capsys):
+    monkeypatch.setitem(MODELS, "bag", Bag)
+    main(["parts"])
+    head = next(line for line in capsys.readouterr().out.splitlines() if "what it is" in line)
+    assert head.split()[-4:] == list(MODELS)

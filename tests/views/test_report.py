@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from runs import STOP_AT_ONCE
 
+import resharpen as rs
 from resharpen.analysis.scores import scores
 from resharpen.cli import main
 from resharpen.errors import Failed, UserError
@@ -19,7 +20,6 @@ from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.experiments.specs.variant import Variant
 from resharpen.models import Minimal
 from resharpen.tasks import SetComplement
-from resharpen.views import figures
 from resharpen.views.report import write
 from resharpen.views.report.gather import Gathered
 from resharpen.views.report.inside import _chosen
@@ -112,7 +112,7 @@ def dot(page, number: int) -> tuple[float, float]:
 def test_violins_have_the_densities_of_the_figure(tiny, tmp_path):
     """Widths to 1/255 of the widest, ends and ticks exactly: the first panel's halves in the order they were drawn."""
     store = run(replace(tiny, models=5), tmp_path / "r", workers=1)
-    gathered, axes = Gathered(store), figures.draw(store)["figure"].axes[0]
+    gathered, axes = Gathered(store), rs.draw(store)["figure"].axes[0]
     arrays = gathered.arrays()
     halves = [(cell, w) for cell in (0, 2) for w in (0, 1)]  # settings 1 and 2 of the first variant
     ticks = [line.get_ydata()[0] for line in axes.lines if line.get_marker() != "." and len(line.get_xdata()) == 2]

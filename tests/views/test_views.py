@@ -8,6 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
+import resharpen as rs
 from resharpen.analysis.claims import claims
 from resharpen.analysis.scores import scores, task_of
 from resharpen.errors import UserError
@@ -17,7 +18,6 @@ from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.models import Minimal, Retriever
 from resharpen.optim.hyperparameters import narrowed
 from resharpen.tasks import MaxRetrieval, Metric, SetComplement
-from resharpen.views import figures
 from resharpen.views.progress import LiveProgress, Meter, PlainProgress
 from resharpen.views.report.gather import Gathered
 from resharpen.views.tables import print_claims, print_scores, print_status
@@ -27,7 +27,7 @@ TVD = Metric("TVD", lower_is_better=True, worst=1.0)
 
 
 def draw(store, **how):
-    return figures.draw(store, **how)["figure"]
+    return rs.draw(store, **how)["figure"]
 
 
 def texts(figure: Figure) -> str:

@@ -22,9 +22,9 @@ from math import isfinite
 from typing import TYPE_CHECKING, Literal
 
 from resharpen.analysis.best_of import best_of, budgets
-from resharpen.analysis.claims.finding import BEST, MEDIAN, Cells, by_draw, correlation_within_groups, median_of
 from resharpen.analysis.importance import Importance, importances
 from resharpen.analysis.pairing import Paired, pair
+from resharpen.analysis.samples import BEST, MEDIAN, Cells, by_draw, correlation_within_groups, median_of
 from resharpen.analysis.statistics import (
     Correlation,
     Interval,

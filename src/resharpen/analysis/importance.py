@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resharpen.analysis.claims.finding import BEST
 from resharpen.analysis.pairing import Paired
+from resharpen.analysis.samples import BEST
 from resharpen.analysis.statistics import TAIL, Floats, Interval, holm
 
 if TYPE_CHECKING:

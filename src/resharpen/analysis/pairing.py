@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resharpen.analysis.claims.finding import paired_only
+from resharpen.analysis.samples import paired_only
 from resharpen.analysis.scores import scored_lengths, task_of
 from resharpen.analysis.statistics import quantile
 from resharpen.errors import UserError, unknown

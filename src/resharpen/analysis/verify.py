@@ -26,9 +26,8 @@ import numpy as np
 
 from resharpen.analysis.scores import scores, task_of
 from resharpen.analysis.statistics import Sample, holm, quantile_interval
-from resharpen.engines.native.build import machine_code
-from resharpen.engines.native.faults import fault_of
 from resharpen.errors import UserError
+from resharpen.experiments.keeping.builds import fault_of, machine_code
 from resharpen.experiments.keeping.reference import Reference
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.specs.spec import Experiment, models_of, roles

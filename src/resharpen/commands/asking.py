@@ -18,9 +18,13 @@ class ListFigures:
     """
 
     def __call__(self, console: Console) -> None:
+        from resharpen.experiments.keeping.machine import cores
+        from resharpen.experiments.running.estimate import time_figures
         from resharpen.views.shelf import print_shelf
 
-        print_shelf(console)
+        with console.status("timing a few steps of every setting ..."):
+            seconds, engine = time_figures()
+        print_shelf(seconds, engine, cores(), console)
 
 
 @dataclass(frozen=True)
@@ -34,9 +38,10 @@ class ListParts:
     """
 
     def __call__(self, console: Console) -> None:
+        from resharpen.experiments.running.support import engine_of_part, usual_settings
         from resharpen.views.parts import print_parts
 
-        print_parts(console)
+        print_parts(usual_settings(), engine_of_part, console)
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ class Doctor:
     """
 
     def __call__(self, console: Console) -> None:
+        from resharpen.engines.choose import describe_compiler
         from resharpen.views.doctor import print_diagnosis
 
-        print_diagnosis(console)
+        print_diagnosis(*describe_compiler(), console)

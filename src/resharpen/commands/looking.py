@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from resharpen.commands.options import Directory, File, Name, RunDirectories, RunDirectory, Text
-from resharpen.commands.results import beside, check_ending, compare, load, look, save, save_figures
+from resharpen.commands.results import beside, check_ending, load, look, save, save_figures, show_comparison
 from resharpen.errors import UserError
 from resharpen.paths import absolute
 
@@ -158,7 +158,9 @@ class Compare:
     def __call__(self, console: Console) -> None:
         run = look(self.run, self.trust_code)
         other = None if self.with_run is None else look(self.with_run, self.trust_code)
-        compare(run, self.out or beside(run), console, self.variants, other, self.baseline, self.margin, self.weights)
+        show_comparison(
+            run, self.out or beside(run), console, self.variants, other, self.baseline, self.margin, self.weights
+        )
 
 
 @dataclass(frozen=True)

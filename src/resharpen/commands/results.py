@@ -53,8 +53,8 @@ def save_figures(
 ) -> None:
     from rich.progress import track
 
+    from resharpen.notebook import draw
     from resharpen.own import short
-    from resharpen.views.figures import draw
 
     def reading(shards: Sequence[Shard]) -> Iterable[Shard]:
         return track(shards, f"reading with {short(attention or '')}", console=console, transient=True)
@@ -64,8 +64,8 @@ def save_figures(
         save(figure, out, f"{name}{suffix}", console)
 
 
-def compare(run: Results, out: Path, console: Console, *what: Any) -> None:
-    """`what` is what `compare` takes after the run."""
+def show_comparison(run: Results, out: Path, console: Console, *what: Any) -> None:
+    """Print and draw a comparison; `what` is what `analysis.compare.compare` takes after the run."""
     from resharpen.analysis.compare import compare
     from resharpen.views.compare_figure import draw_comparison
     from resharpen.views.compare_table import print_comparison

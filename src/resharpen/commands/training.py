@@ -23,7 +23,7 @@ from resharpen.commands.options import (
     Scale,
     Text,
 )
-from resharpen.commands.results import compare, save_figures, study
+from resharpen.commands.results import save_figures, show_comparison, study
 from resharpen.errors import Failed, UserError, unknown
 from resharpen.paths import absolute
 from resharpen.signals import orderly
@@ -183,7 +183,7 @@ class RunFigure(Training):
             return None
         save_figures(store, out, console)
         if not of_the_paper(store) and len(store.experiment.variants) > 1:
-            compare(store, out, console)
+            show_comparison(store, out, console)
         claims = "" if why_no_claims(store) else f"resharpen claims {quoted(out)}, "
         look = f"resharpen results {quoted(out)}, resharpen report {quoted(out)} --open"
         console.print(f"Next: {claims}{look}", soft_wrap=True)

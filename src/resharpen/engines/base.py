@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +25,13 @@ from resharpen.optim.bema import bema_weights
 from resharpen.optim.hyperparameters import Draws
 from resharpen.optim.optimizer import Optimizer
 from resharpen.parts import Parts
+from resharpen.state import Arrays, Weights, arrays_of
 from resharpen.tasks import Batch, Task
 
-Arrays = dict[str, NDArray]
 Batches = Sequence[Batch]
 """Given minibatches, one a step."""
 Measures = dict[str, NDArray[np.float32]]
 """What was measured at every scored place, by name, [M, P]."""
-Weights = Literal["train", "bema"]
 
 
 @dataclass(frozen=True)
@@ -129,11 +128,6 @@ def initial_state(problem: Problem, ensemble: Ensemble) -> Arrays:
         state |= {f"{kept}.{name}": array.copy() for kept in ("theta", "theta_0", "ema")}
         state |= {f"{kept}.{name}": np.zeros_like(array) for kept in problem.optimizer.state}
     return state
-
-
-def arrays_of(state: Arrays, name: str) -> Arrays:
-    """The arrays of a state with that prefix, `theta` for example, without it."""
-    return {key.removeprefix(f"{name}."): array for key, array in state.items() if key.startswith(f"{name}.")}
 
 
 def weights_of(state: Arrays, ensemble: Ensemble, which: Weights) -> Arrays:

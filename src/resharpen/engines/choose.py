@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -85,3 +86,15 @@ def how_much_slower(problem: Problem) -> str:
 def _native(problem: Problem) -> type[NativeEngine]:
     kind = problem.model.kind
     return getattr(import_module(f"resharpen.engines.native.{kind}"), NATIVE[kind])
+
+
+def describe_compiler() -> tuple[bool, str]:
+    """Whether there is a compiler for native kernels, and which; or what it means that there is none."""
+    from resharpen.engines.native.compiler import find_compiler
+
+    try:
+        compiler = find_compiler()
+        return True, f"{compiler} ({shlex.join(compiler.command)})"
+    except Failed as error:
+        slower = ", ".join(f"{factor} for a {family}" for family, factor in SLOWER.items())
+        return False, f"{error}. The torch engine takes over, so many times as slow: {slower}"

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resharpen import own
-from resharpen.engines.base import Arrays, Batches, Ensemble, Measures, Problem, initial_state
+from resharpen.engines.base import Batches, Ensemble, Measures, Problem, initial_state
 from resharpen.engines.pieces import POSITIONS_AT_ONCE, pieces
 from resharpen.engines.sets import MOST_BITS, are_enough, merged
 from resharpen.errors import UserError
@@ -30,6 +30,7 @@ from resharpen.models.layers import Values
 from resharpen.models.loss import counted_nll, total_nll
 from resharpen.optim.clipping import clip_factor, gradient_norm
 from resharpen.optim.schedule import step_table
+from resharpen.state import Arrays
 from resharpen.tasks import Batch, Examples
 
 EVALUATED_AT_ONCE = 2**21

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import base64
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Optional
 
 from resharpen.analysis.scores import task_of
-from resharpen.errors import UserError, unknown
+from resharpen.errors import unknown
 from resharpen.experiments.keeping.results import Results
-from resharpen.experiments.keeping.store import Run
-from resharpen.experiments.running.rescoring import Track, rescore
-from resharpen.experiments.running.training import SELECTIONS
+from resharpen.state import SELECTIONS
 from resharpen.views.by_length import draw_by_length
 from resharpen.views.by_train_length import draw_by_train_length
 
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
     from matplotlib.figure import Figure
 
+Lengths = Optional["pl.DataFrame"]
 CHECKPOINTS = {
     "best": "at its best checkpoint",
     "best-trained": "at its best checkpoint as judged on trained lengths",
@@ -33,18 +32,13 @@ class Figures(dict[str, "Figure"]):
         return "".join(f"<img src='data:image/png;base64,{_png(figure)}' width='100%'>" for figure in self.values())
 
 
-def draw(run: Results, selection: str = "best", attention: str | None = None, track: Track = iter) -> Figures:
-    """`figure` is the task's own; what else there is belongs to it. `attention` reads the kept models with another, as
-    `rescore` does."""
+def draw_figures(run: Results, selection: str = "best", read_with: str = "", lengths: Lengths = None) -> Figures:
+    """`figure` is the task's own; what else there is belongs to it. `lengths` are rows to draw in place of the run's
+    own, of models that were read with another attention."""
     if selection not in SELECTIONS:
         raise unknown("selection", selection, SELECTIONS)
     task, settings = task_of(run), run.experiment.settings
-    lengths = None
-    if attention is not None:
-        if not isinstance(run, Run):
-            raise UserError(f"{run.directory} is a reference: it has no weights to read with {attention}")
-        lengths = rescore(run, attention, selection, track)
-    read = f", read with {attention}" if attention else ""
+    read = f", read with {read_with}" if read_with else ""
     caption = f"each dot is a model with its own random hyperparameters, {CHECKPOINTS[selection]}{read}"
     figures = Figures()
     there = set(run.table("models")["setting"])

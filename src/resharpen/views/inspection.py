@@ -8,10 +8,10 @@ from rich.console import Console
 
 from resharpen.analysis.attention import attention_of, read_prefix
 from resharpen.analysis.inspection import choose_model, inspect
-from resharpen.engines.base import Weights
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.stored import load_model
 from resharpen.models import Transformer
+from resharpen.state import Weights
 from resharpen.views import circuits
 from resharpen.views.attention import draw_attention
 from resharpen.views.tables import print_inspection

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from resharpen.experiments.running.runner import Plan
-from resharpen.experiments.running.training import Progress
 from resharpen.views.progress import Meter, duration
+
+if TYPE_CHECKING:
+    from resharpen.experiments.running.runner import Plan
+    from resharpen.experiments.running.training import Progress
 
 EVERY = 0.25
 """Seconds between two pictures of the same output, at least."""

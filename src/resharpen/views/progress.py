@@ -6,6 +6,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,8 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from resharpen.experiments.running.runner import Plan
-from resharpen.experiments.running.training import Progress
+if TYPE_CHECKING:
+    from resharpen.experiments.running.runner import Plan
+    from resharpen.experiments.running.training import Progress
 
 
 class Meter:

@@ -19,11 +19,11 @@ from helpers import (
 )
 from kernel_calls import Moved, through
 
-from resharpen.engines.base import arrays_of
 from resharpen.engines.native.minimal import NativeMinimal
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.native.transformer import NativeTransformer
 from resharpen.models import Minimal, Transformer
+from resharpen.state import arrays_of
 
 CASES = {
     "minimal, states counted": (NativeMinimal, minimal_problem("peri", attention="ssmax")),

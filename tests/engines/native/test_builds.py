@@ -15,12 +15,12 @@ from helpers import BENIGN, branching, make_ensemble, minimal_problem, retriever
 from kernel_calls import Driver, build_driver, through
 from parity import assert_parity
 
-from resharpen.engines.base import arrays_of
 from resharpen.engines.native import compiler, minimal, retriever, transformer
 from resharpen.engines.native.minimal import NativeMinimal
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.native.transformer import NativeTransformer
 from resharpen.models import Minimal, Transformer
+from resharpen.state import arrays_of
 
 pytestmark = pytest.mark.slow
 

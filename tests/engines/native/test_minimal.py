@@ -10,11 +10,12 @@ from helpers import BENIGN, EVERYTHING, assert_same, make_ensemble, minimal_prob
 from parity import assert_close, assert_parity, distance
 from scipy.stats import wilcoxon
 
-from resharpen.engines.base import Ensemble, arrays_of, weights_of
+from resharpen.engines.base import Ensemble, weights_of
 from resharpen.engines.native.minimal import NativeMinimal, sample
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import Minimal
 from resharpen.parts import PAPER_PLACEMENTS, STUDIED_PLACEMENTS
+from resharpen.state import arrays_of
 from resharpen.tasks import Batch, SetComplement
 
 PAIRS = Minimal(11, 9, 2, 6)

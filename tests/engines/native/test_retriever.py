@@ -12,11 +12,11 @@ from parity import assert_parity, distance
 from scipy.special import erf, ndtr
 
 from resharpen import streams
-from resharpen.engines.base import arrays_of
 from resharpen.engines.native import retriever as native
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.models import RETRIEVER_PLACEMENTS, Retriever
+from resharpen.state import arrays_of
 from resharpen.tasks import Batch, Items, MaxRetrieval
 from resharpen.tasks.max_retrieval import RetrievalSet
 

@@ -10,11 +10,12 @@ from helpers import BENIGN, TINY_TRANSFORMER, branching, make_ensemble, rows_of,
 from parity import assert_close, assert_parity
 
 from resharpen import streams
-from resharpen.engines.base import arrays_of, weights_of
+from resharpen.engines.base import weights_of
 from resharpen.engines.native.transformer import NativeTransformer, Sampler, kernel, ragged
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.errors import UserError
 from resharpen.models import Transformer
+from resharpen.state import arrays_of
 from resharpen.tasks import Batch, Dyck, Examples, MaxRetrieval, OwnLanguage, Task, Tomita, ValidationSet
 
 ODD = Transformer(6, layers=1, d=36, heads=1, d_mlp=50)

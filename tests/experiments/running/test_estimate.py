@@ -57,11 +57,11 @@ def test_variants_that_differ_in_more_than_the_placement_are_timed_apart(tiny, m
     }
 
 
-def test_the_shelf_is_listed_at_three_scales(monkeypatch, capsys):
+def test_the_shelf_is_listed_at_four_scales(monkeypatch, capsys):
     monkeypatch.setattr(estimate, "seconds_per_step", lambda experiment, shard: 1e-3)
-    shelf.print_shelf(Console(width=140))
+    shelf.print_shelf(*estimate.time_figures(), 2, Console(width=140))
     said = capsys.readouterr().out
-    for name in ("fig1", "fig4", "fig7", "placements", "smoke", "laptop", "paper"):
+    for name in ("fig1", "fig4", "fig7", "placements", "smoke", "laptop", "overnight", "paper"):
         assert name in said
     # 1,000 models in 63 groups x 32 settings and variants x 1,000,000 steps x 1 ms, a tenth more, two workers
     assert "days" in said

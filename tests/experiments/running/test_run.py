@@ -16,7 +16,6 @@ import pytest
 from polars.testing import assert_frame_equal
 from runs import STOP_AT_ONCE, assert_same_results
 
-from resharpen.engines.base import arrays_of
 from resharpen.engines.choose import SLOWER
 from resharpen.engines.native import minimal
 from resharpen.errors import UserError
@@ -29,6 +28,7 @@ from resharpen.experiments.running.training import Trainer
 from resharpen.experiments.specs.spec import Setting
 from resharpen.experiments.specs.toml import to_data
 from resharpen.models import Minimal
+from resharpen.state import arrays_of
 from resharpen.tasks import SetComplement
 
 

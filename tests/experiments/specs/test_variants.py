@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import resharpen as rs
-from resharpen.engines.base import arrays_of, initial_state
+from resharpen.engines.base import initial_state
 from resharpen.errors import UserError
 from resharpen.experiments.running.runner import run
 from resharpen.experiments.specs.spec import Experiment, Setting
@@ -18,6 +18,7 @@ from resharpen.experiments.specs.toml import from_data, read_toml, to_data
 from resharpen.experiments.specs.variant import ModelChange, Variant, parse_sum
 from resharpen.models import Minimal, Transformer
 from resharpen.parts import Placement
+from resharpen.state import arrays_of
 from resharpen.tasks import Dyck, MaxRetrieval, SetComplement
 
 OWN = """

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-from resharpen.analysis.claims.finding import Claim, Finding, correlation_within_groups
+from resharpen.analysis.claims.finding import Claim, Finding
 from resharpen.analysis.claims.languages import dyck_claims, tomita_claims
 from resharpen.analysis.claims.max_retrieval import max_retrieval_claims
 from resharpen.analysis.claims.remedies import remedies_claims
 from resharpen.analysis.claims.set_complement import set_complement_claims
+from resharpen.analysis.samples import correlation_within_groups
 from resharpen.analysis.scores import WORST, scores, task_of
 from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.specs import shelf

@@ -8,29 +8,13 @@ claim holds if all its findings do, fails if one of them goes significantly the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-from resharpen.analysis.statistics import (
-    UNKNOWN,
-    Correlation,
-    Interval,
-    Sample,
-    holm,
-    intraclass_correlation,
-    quantile_interval,
-    sum_interval,
-)
-from resharpen.streams import GROUP
+from resharpen.analysis.samples import Cells, median_of, paired_differences
+from resharpen.analysis.statistics import UNKNOWN, Correlation, Interval, holm
 
-if TYPE_CHECKING:
-    import polars as pl
-
-Cells = dict[tuple[Any, ...], Sample]
-"""What a cell is, such as (setting, variant) -> its values by draw."""
-BEST, MEDIAN = 0.1, 0.5
-"""Quantiles; the best of what should be high is 1 - BEST."""
 Verdict = Literal["holds", "holds as far as tested", "does not hold", "undecided at this scale", "not tested"]
 
 
@@ -84,59 +68,12 @@ def make_claim(number: int, text: str, findings: Sequence[Finding]) -> Claim:
     return Claim(number, text, tuple(replace(f, p=p) for f, p in zip(findings, adjusted, strict=True)))
 
 
-def paired_only(rows: pl.DataFrame) -> pl.DataFrame:
-    """The draws of each setting that every variant has: in an unfinished run some are ahead of others."""
-    import polars as pl
-
-    each = pl.struct("variant", "weights").n_unique()
-    return rows.filter(each.over("setting", "draw") == each.over("setting"))
-
-
-def correlation_within_groups(scores: pl.DataFrame, worst: float) -> Correlation:
-    """How alike the scores of draws are that see the same minibatches; one number for a run."""
-    settings = []
-    for _, rows in paired_only(scores).group_by("setting", maintain_order=True):
-        wide = rows.sort("draw").pivot(["variant", "weights"], index="draw", values="score").fill_null(worst)
-        settings.append((wide.drop("draw").to_numpy(), wide["draw"].to_numpy() // GROUP))
-    return intraclass_correlation(settings)
-
-
-def by_draw(rows: pl.DataFrame, keys: Sequence[str], value: str, worst: float, worth: float) -> Cells:
-    """keys -> values sorted by draw, so that cells with the same draws pair up; each draw worth so many independent
-    ones."""
-    ordered = rows.with_columns(value=rows[value].fill_null(worst)).sort("draw")
-    return {
-        key: Sample(part["value"].to_numpy(), worth * len(part))
-        for key, part in ordered.group_by(*keys, maintain_order=True)
-    }
-
-
-def differences(cells: Cells, a: str, b: str) -> dict[str, Sample]:
-    """Variant a minus variant b, draw by draw, in every setting that has both; cells are (setting, variant)."""
-    return {
-        setting: cells[setting, a] - cells[setting, b]
-        for setting, placement in sorted(cells)
-        if placement == a and (setting, b) in cells
-    }
-
-
-def compare(cells: Cells, pairs: Iterable[tuple[str, str]], what: str, says: Literal["<", ">"]) -> list[Finding]:
+def paired_findings(
+    cells: Cells, pairs: Iterable[tuple[str, str]], what: str, says: Literal["<", ">"]
+) -> list[Finding]:
     """For every pair of variants that can be compared: the paired median difference, the first minus the second."""
     return [
         Finding(f"{a} - {b}: {what}", median_of(of_setting), says, 0.0)
         for a, b in pairs
-        if (of_setting := differences(cells, a, b))
+        if (of_setting := paired_differences(cells, a, b))
     ]
-
-
-def median_of(of_setting: Mapping[str, Sample]) -> Interval:
-    """The median of one setting's sample, with its interval; of several settings the mean of their medians.
-
-    Draw i is another draw in each of them, so there is nothing to pair across settings, and all count alike however
-    many draws each has.
-    """
-    if len(of_setting) == 1:
-        (sample,) = of_setting.values()
-        return quantile_interval(sample, MEDIAN, 0.0)
-    terms = [(1 / len(of_setting), setting, sample) for setting, sample in of_setting.items()]
-    return sum_interval(terms, MEDIAN, 0.0)

@@ -10,18 +10,8 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import TYPE_CHECKING
 
-from resharpen.analysis.claims.finding import (
-    BEST,
-    MEDIAN,
-    Cells,
-    Claim,
-    Finding,
-    by_draw,
-    compare,
-    differences,
-    make_claim,
-    paired_only,
-)
+from resharpen.analysis.claims.finding import Claim, Finding, make_claim, paired_findings
+from resharpen.analysis.samples import BEST, MEDIAN, Cells, by_draw, paired_differences, paired_only
 from resharpen.analysis.scores import WORST, scored_lengths
 from resharpen.analysis.statistics import Interval, Sample, quantile_interval, sum_interval
 from resharpen.experiments.keeping.results import Results
@@ -81,14 +71,14 @@ def tomita_claims(run: Results, worth: float = 1.0) -> list[Claim]:
     three = at_length.where(pl.col("n") == 3, pl.col("length") <= LONGEST_OF_3).means("auc")
     seven = at_length.where(pl.col("n") == 7).means("auc")
     what = f"median AUC difference in language 3 on new lengths to {LONGEST_OF_3}"
-    findings = compare(three, product(PERI, NOT_PERI), what, ">") + _no_difference(seven)
+    findings = paired_findings(three, product(PERI, NOT_PERI), what, ">") + _no_difference(seven)
     text = f"Tomita 3: the peri placements are better up to length {LONGEST_OF_3}; Tomita 7: no difference"
     return [make_claim(7, text, findings)]
 
 
 def _main_dyck(measured: Measured) -> Claim:
     pairs = [(placement, "pre") for placement in AFTER_BLOCK]
-    findings = compare(measured.at_length().means("tvd"), pairs, "median TVD difference on new lengths", "<")
+    findings = paired_findings(measured.at_length().means("tvd"), pairs, "median TVD difference on new lengths", "<")
     text = "Dyck(8,10): a norm after the block is better at length; BEMA helps the best a little"
     return make_claim(5, text, findings + _bema_helps(measured))
 
@@ -100,7 +90,7 @@ def _further_dyck(measured: Measured) -> Claim:
     """
     at_length = measured.at_length()
     pairs = [(placement, "pre") for placement in AFTER_BLOCK] + [(placement, "post") for placement in PERI]
-    order = compare(at_length.means("tvd"), pairs, "median TVD difference on new lengths", "<")
+    order = paired_findings(at_length.means("tvd"), pairs, "median TVD difference on new lengths", "<")
     separation = [
         Finding(
             f"{setting}, peri: best AUC of EOS on new lengths",
@@ -173,7 +163,7 @@ def _no_difference(cells: Cells) -> list[Finding]:
     return [
         Finding(f"{setting}, {a} and {b}: |median AUC difference| on new lengths", _size(sample), "<", SAME)
         for a, b in combinations(PAPER_PLACEMENTS, 2)
-        for setting, sample in differences(cells, a, b).items()
+        for setting, sample in paired_differences(cells, a, b).items()
     ]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from resharpen.analysis.claims.finding import Claim, by_draw, compare, make_claim, paired_only
+from resharpen.analysis.claims.finding import Claim, make_claim, paired_findings
+from resharpen.analysis.samples import by_draw, paired_only
 from resharpen.analysis.scores import WORST, scored_lengths
 from resharpen.experiments.keeping.results import Results
 
@@ -32,9 +33,11 @@ def max_retrieval_claims(run: Results, worth: float = 1.0) -> list[Claim]:
         .agg(pl.when(pl.col("value").is_not_null().all()).then(pl.col("value").sum()))
     )
     pairs, what = list(product(BETTER, WORSE)), "median accuracy difference"
-    findings = compare(by_draw(mean, cell, "value", WORST["accuracy"], worth), pairs, f"{what} on new lengths", ">")
+    findings = paired_findings(
+        by_draw(mean, cell, "value", WORST["accuracy"], worth), pairs, f"{what} on new lengths", ">"
+    )
     # a model that is lost has the worst change there is: from all right to none
     gains = by_draw(change, cell, "value", -1.0, worth)
-    findings += compare(gains, pairs, f"{what}, gain from the shorter to the longer half of the lengths", ">")
+    findings += paired_findings(gains, pairs, f"{what}, gain from the shorter to the longer half of the lengths", ">")
     text = "Maximum Retrieval: post and peri are better than pre and none, more so with length"
     return [make_claim(4, text, findings)]

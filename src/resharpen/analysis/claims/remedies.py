@@ -18,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from resharpen.analysis.claims.finding import BEST, Cells, Claim, Finding, by_draw, make_claim, paired_only
+from resharpen.analysis.claims.finding import Claim, Finding, make_claim
+from resharpen.analysis.samples import BEST, Cells, by_draw, paired_only
 from resharpen.analysis.scores import scores, task_of
 from resharpen.analysis.statistics import quantile_interval, sum_interval
 from resharpen.experiments.keeping.results import Results

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from resharpen.analysis.claims.finding import BEST, MEDIAN, Cells, Claim, Finding, by_draw, make_claim, paired_only
+from resharpen.analysis.claims.finding import Claim, Finding, make_claim
+from resharpen.analysis.samples import BEST, MEDIAN, Cells, by_draw, paired_only
 from resharpen.analysis.scores import WORST, scores
 from resharpen.analysis.statistics import most_below, quantile_interval, sum_interval
 from resharpen.experiments.keeping.results import Results

@@ -19,12 +19,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.engines.base import Arrays, Batches, Ensemble, Measures, Problem, initial_state
+from resharpen.engines.base import Batches, Ensemble, Measures, Problem, initial_state
 from resharpen.engines.native import build
 from resharpen.models import Model
 from resharpen.optim.adamw import adamw
 from resharpen.optim.schedule import step_table
 from resharpen.parts import ATTENTIONS, NORMS, POSITIONS, SITES, Parts
+from resharpen.state import Arrays
 from resharpen.tasks import Batch
 
 LANES = 16

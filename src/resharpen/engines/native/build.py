@@ -55,15 +55,6 @@ def rounding(march: str, compiler: Compiler) -> str:
     return f"{_processor(march)}-{_digest(f'{compiler.flags(march)} {compiler}'.encode())}"
 
 
-def machine_code(built: str) -> str:
-    """What of a kernel's name decides its bits: not SOURCES, of which others may compile to the same CONTENT.
-
-    >>> machine_code("minimal-v9-native-0123456789ab-ba9876543210@cafe-f00d")
-    'minimal-v9-native-ba9876543210@cafe-f00d'
-    """
-    return re.sub(rf"-[0-9a-f]{{{DIGITS}}}(?=-[0-9a-f]{{{DIGITS}}}@)", "", built)
-
-
 def why_not_here(march: str) -> str:
     """Why no kernel can be built on this machine; empty if one can, as far as a small try shows."""
     try:

@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.engines.base import Arrays, Ensemble, Measures, Problem
+from resharpen.engines.base import Ensemble, Measures, Problem
 from resharpen.engines.native.base import (
     LANES,
     Floats,
@@ -29,6 +29,7 @@ from resharpen.engines.native.base import (
     unknown_part,
 )
 from resharpen.models import Minimal, Model
+from resharpen.state import Arrays
 from resharpen.tasks import Batch, SetComplement, ValidationSet
 
 

@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.engines.base import Arrays, Measures, Problem
+from resharpen.engines.base import Measures, Problem
 from resharpen.engines.native.base import (
     KNOWN,
     LANES,
@@ -28,6 +28,7 @@ from resharpen.engines.native.base import (
     unknown_part,
 )
 from resharpen.models import Model, Retriever
+from resharpen.state import Arrays
 from resharpen.tasks import Batch, Items, MaxRetrieval
 from resharpen.tasks.max_retrieval import RetrievalSet
 

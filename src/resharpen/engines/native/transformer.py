@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.engines.base import Arrays, Ensemble, Measures, Problem
+from resharpen.engines.base import Ensemble, Measures, Problem
 from resharpen.engines.native.base import (
     KERNEL_SITES,
     Floats,
@@ -31,6 +31,7 @@ from resharpen.engines.native.base import (
 from resharpen.engines.pieces import lengths
 from resharpen.errors import UserError
 from resharpen.models import Model, Transformer
+from resharpen.state import Arrays
 from resharpen.tasks import Batch, Examples, Language, Task
 from resharpen.tasks.automaton import Automaton
 

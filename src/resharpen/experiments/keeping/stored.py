@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.engines.base import Arrays, Weights, arrays_of
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.specs.spec import Setting, Shard
 from resharpen.models import Model
 from resharpen.parts import Parts
+from resharpen.state import Arrays, Weights, arrays_of
 from resharpen.tasks import Items
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,8 @@ import numpy as np
 
 from resharpen.engines.choose import make_engine
 from resharpen.experiments.keeping.machine import cores
+from resharpen.experiments.running.runner import with_engine
+from resharpen.experiments.specs.shelf import SCALES, SHELF, take
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.variant import Variant
 from resharpen.streams import GROUP
@@ -120,3 +123,17 @@ def describe(experiment: Experiment, workers: int | None = None) -> str:
         f"  disk        about {found.bytes / 2**20:,.0f} MiB\n"
         "Nothing was trained or written."
     )
+
+
+def time_figures() -> tuple[dict[tuple[str, str], float], str]:
+    """Seconds that each figure of the shelf takes at each scale on this machine, and the engine that would train it."""
+    engine = str(next(iter(with_engine(take("fig1", "paper")).variants.values())).engine)
+    seconds = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what runs on torch, and why, is said by `run`
+        for name in SHELF:
+            asked = "torch" if engine == "torch" else "auto"
+            experiments = {scale: with_engine(take(name, scale).with_changes(engine=asked)) for scale in SCALES}
+            pace = calibrate(experiments["laptop"])
+            seconds |= {(name, scale): estimate(experiment, pace).seconds for scale, experiment in experiments.items()}
+    return seconds, engine

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from resharpen import own
-from resharpen.engines.base import Engine, arrays_of
+from resharpen.engines.base import Engine
 from resharpen.engines.choose import make_engine, why_not_native
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.tables import lengths_table
-from resharpen.experiments.running.training import SELECTIONS, WEIGHTS
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.variant import Variant
 from resharpen.parts import Attention, find_attention
+from resharpen.state import SELECTIONS, WEIGHTS, arrays_of
 
 if TYPE_CHECKING:
     import polars as pl

@@ -12,12 +12,11 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.engines.base import Arrays, Engine, Weights, arrays_of, weights_of
+from resharpen.engines.base import Engine, weights_of
 from resharpen.engines.choose import make_engine
 from resharpen.errors import UserError
 from resharpen.experiments.keeping import files
@@ -27,10 +26,8 @@ from resharpen.experiments.keeping.store import engine_of
 from resharpen.experiments.keeping.tables import curves_table, lengths_table, models_table
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.metrics import ByLength
+from resharpen.state import SELECTIONS, WEIGHTS, Arrays, arrays_of
 
-Selection = Literal["best", "best-trained", "last"]
-"""Which checkpoint is kept: the best over all lengths, the best judged on trained lengths only, the last."""
-WEIGHTS, SELECTIONS = get_args(Weights), get_args(Selection)
 SCORES = tuple(name for which in WEIGHTS for name in (which, f"{which}.trained"))
 SLOTS = tuple(f"{which}.{selection}" for which in WEIGHTS for selection in SELECTIONS)
 

@@ -1,10 +1,20 @@
-"""Faults that kernels had: which results they touched, so that old runs can be told from wrong ones."""
+"""What the name of a build, which every manifest has, says about results: whether bits can be compared, and whether the
+kernel had a fault that is known by now."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+
+
+def machine_code(built: str) -> str:
+    """What of a kernel's name decides its bits: not SOURCES, of which others may compile to the same CONTENT.
+
+    >>> machine_code("minimal-v9-native-0123456789ab-ba9876543210@cafe-f00d")
+    'minimal-v9-native-ba9876543210@cafe-f00d'
+    """
+    return re.sub(r"-[0-9a-f]{12}(?=-[0-9a-f]{12}@)", "", built)
 
 
 @dataclass(frozen=True)

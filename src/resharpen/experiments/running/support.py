@@ -1,0 +1,46 @@
+"""Which engine trains which part on which model."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from resharpen.engines.base import Problem
+from resharpen.engines.choose import why_not_native
+from resharpen.errors import UserError
+from resharpen.experiments.specs.spec import Setting
+from resharpen.experiments.specs.variant import CATALOGS, Variant
+from resharpen.models import MODELS
+from resharpen.optim import find_optimizer
+from resharpen.tasks import Dyck, MaxRetrieval, SetComplement
+
+USUAL_TASKS = ((SetComplement(9), 8), (Dyck(8, 10), 700), (MaxRetrieval(), 16))
+"""Tasks and training lengths to try models on: the first whose usual model it is, or that it can read."""
+WIDER = "*"
+
+
+def usual_settings() -> list[Setting]:
+    """One for each built-in model, at its usual sizes."""
+    found = []
+    for kind, model in MODELS.items():
+        usual = [(task, length) for task, length in USUAL_TASKS if task.usual_model == kind]
+        reads = [(task, length) for task, length in USUAL_TASKS if model.reads == task.reads]
+        task, length = (usual or reads)[0]
+        found.append(Setting(task, length, model.usual(task.vocabulary)))
+    return found
+
+
+def engine_of_part(setting: Setting, kind: str, name: str) -> str:
+    """`native`, `torch` or nothing, for the model of a setting; with a mark if it has to be wider than usual."""
+    task, usual = setting.task, setting.model
+    wider = [replace(usual, d_k=2)] if "d_k" in {field.name for field in fields(usual)} else []  # pyright: ignore[reportArgumentType]
+    variant = Variant(**{kind: name})  # pyright: ignore[reportArgumentType]
+    trains = getattr(CATALOGS[kind][name], "trains", True)
+    for model, mark in [(usual, ""), *((model, WIDER) for model in wider)]:
+        try:
+            parts = variant.parts(model)
+        except UserError:
+            continue
+        optimizer = find_optimizer(variant.optimizer)
+        problem = Problem(task, model, parts, setting.train_length, 1, 1, 0, optimizer)
+        return ("torch" if why_not_native(problem, training=trains) else "native") + mark
+    return ""
