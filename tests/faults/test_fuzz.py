@@ -4,13 +4,14 @@ import contextlib
 import io
 import os
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from runs import forge
 
-from resharpen.cli import main
+from resharpen.cli import Command, main
 from resharpen.errors import UserError
 from resharpen.experiments.specs.toml import from_data
 
@@ -102,17 +103,14 @@ def test_many_fuzzed_specs(spec):
     check_spec(spec)
 
 
+COMMANDS = [get_args(command)[1].name for command in get_args(Command)]
+"""All that there are."""
+SLOW = ("theory", "list", "reproduce", "submit")
+"""They time, train or submit something before they look at what follows: only their help is tried."""
 words = st.one_of(
     st.sampled_from(
         [
-            "run",
-            "status",
-            "figure",
-            "results",
-            "claims",
-            "inspect",
-            "theory",
-            "doctor",
+            *COMMANDS,
             "fig1",
             "fig9",
             "RUN",
@@ -141,11 +139,13 @@ words = st.one_of(
     st.text(st.characters(exclude_characters="\0"), max_size=6),
     st.integers().map(str),
 )
-lines = st.lists(words, max_size=5).filter(lambda args: args[:1] != ["theory"] and "--dry-run" not in args)
+lines = st.lists(words, max_size=5).filter(lambda args: "--dry-run" not in args)
 
 
 def check_line(args, run: Path):
     args = [str(run) if word == "RUN" else word for word in args]
+    if args and args[0] in SLOW:
+        args.append("--help")
     if args[:1] == ["run"]:
         args.append("--dry-run")
         if {"fig1", "--dry-run"} <= set(args) and "--engine" not in args:
@@ -202,3 +202,9 @@ def test_a_fuzzed_header_ends_with_0_or_2(finished, change):
 @given(headers)
 def test_many_fuzzed_headers(finished, change):
     check_header(finished.directory, change)
+
+
+def test_the_fuzzer_knows_every_command(capsys):
+    quietly(["--help"])
+    assert {"run", "list", "verify", "report", "compare", "submit", "reproduce", "parts"} <= set(COMMANDS)
+    assert len(COMMANDS) == len(set(COMMANDS)) >= 15

@@ -81,8 +81,7 @@ class Training:
             experiment = load(path, self.trust_code).experiment if is_run else read_toml(path)
             # a new run chooses its engines anew
             if is_run and self.out and absolute(self.out).resolve() != absolute(path).resolve():
-                anew = {name: replace(variant, engine=None) for name, variant in experiment.variants.items()}
-                experiment = replace(experiment, variants=anew)
+                experiment = experiment.with_engines(dict.fromkeys(experiment.variants))
         else:
             experiment = take(self.target, self.scale or "laptop")
         variants = None if self.variants is None else [name.strip() for name in self.variants.split(",")]

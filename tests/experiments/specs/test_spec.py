@@ -8,6 +8,7 @@ import pytest
 
 from resharpen.analysis.pairing import _check_same_draws
 from resharpen.analysis.verify import comparable
+from resharpen.cli import main
 from resharpen.errors import UserError
 from resharpen.experiments.specs import shelf, toml
 from resharpen.experiments.specs.identity import identities
@@ -288,3 +289,13 @@ def test_a_field_is_declared_once_and_found_everywhere(monkeypatch):
         _check_same_draws(*runs)
     assert {"what": "turns", "here": "3", "paper": "1"} in about.cut(wider)
     assert "--turns 3" in about.command(SimpleNamespace(experiment=wider, directory="r", command="continue"))
+
+
+def test_a_spec_is_checked_once_on_its_way_to_a_run(tmp_path, monkeypatch):
+    """And the header of the run once, which is read from the disk."""
+    checked = []
+    check = Experiment._check_variants
+    monkeypatch.setattr(Experiment, "_check_variants", lambda self: checked.append(self.name) or check(self))
+    arguments = ["--models", "1", "--steps", "2", "--workers", "1", "--engine", "torch", "--variants", "pre"]
+    main(["run", "fig1", "--scale", "smoke", *arguments, "--out", str(tmp_path / "r")])
+    assert len(checked) <= 3  # the figure of the shelf, what the command line made of it, the header

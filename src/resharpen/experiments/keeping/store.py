@@ -21,7 +21,7 @@ import io
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -41,7 +41,6 @@ from resharpen.experiments.keeping.tables import shared_columns
 from resharpen.experiments.specs.identity import identities
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.toml import differences, from_stored, search_data, to_data
-from resharpen.experiments.specs.variant import Variant
 from resharpen.paths import absolute
 
 if TYPE_CHECKING:
@@ -189,8 +188,8 @@ class Run:
 
     @cached_property
     def _shared(self) -> dict[tuple[str, str], dict[str, Any]]:
-        first = replace(self.experiment, models=1).shards()
-        return {(shard.setting.name, shard.variant): shared_columns(self.experiment, shard) for shard in first}
+        cells = self.experiment.cells()
+        return {(shard.setting.name, shard.variant): shared_columns(self.experiment, shard) for shard in cells}
 
     def weights(self, shard: Shard) -> dict[str, NDArray]:
         """Kept weights of a shard: WEIGHTS_FILE.SELECTION.NAME -> [M, ...]."""
@@ -243,7 +242,10 @@ def open_run(new_run: Run, experiment: Experiment) -> None:
     run = copy.copy(new_run)  # what is read here is read again from the header that is written
     old, new = run.experiment, experiment
     if new.engine == "auto":
-        new = replace(new, engine=old.engine, variants=_with_engines_of(old, new))
+        # a run goes on with what it began with, where nothing else is asked for
+        begun = {name: variant.engine for name, variant in old.variants.items()}
+        asked = {name: variant.engine or begun.get(name) for name, variant in new.variants.items()}
+        new = new.with_engines(asked, old.engine)
     grows = new.models > old.models
     stored = {**run._header["spec"], "models": new.models if grows else old.models, "drawn": run._header["drawn"]}
     stored["baseline"] = new.baseline  # how to look at a run is free to change
@@ -284,14 +286,6 @@ def check_rounding(run: Run) -> None:
                     * (engine == "native")
                 )
             )
-
-
-def _with_engines_of(old: Experiment, new: Experiment) -> dict[str, Variant]:
-    """A run goes on with what it began with, where nothing else is asked for."""
-    engines = {name: variant.engine for name, variant in old.variants.items()}
-    return {
-        name: replace(variant, engine=variant.engine or engines.get(name)) for name, variant in new.variants.items()
-    }
 
 
 def _refuse_foreign(run: Run) -> None:

@@ -95,7 +95,7 @@ def estimate(experiment: Experiment, pace: Paces, workers: int | None = None) ->
     assert experiment.batch is not None
     busy, values, sizes = 0.0, 0, experiment.shard_sizes()
     rows = 2 * 2 * experiment.checkpoints + 2 * 6 * LENGTHS
-    for shard in replace(experiment, models=1).shards():
+    for shard in experiment.cells():
         of_this = pace[shard.setting.name, shard.variant]
         busy += sum(n * of_this.step(models, experiment.batch) for models, n in sizes.items())
         values += experiment.models * (6 * _weights(experiment, shard) + rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -108,22 +108,22 @@ def with_engine(experiment: Experiment) -> Experiment:
     """The experiment with an engine for every variant: as asked, or native where it can run it and else torch, with a
     warning that says why and how much slower that is."""
     check_march(experiment.march)
-    variants = {}
-    for shard in replace(experiment, models=1, settings=experiment.settings[:1]).shards():
-        name, variant = shard.variant, experiment.variants[shard.variant]
+    engines: dict[str, str | None] = {}
+    for name, variant in experiment.variants.items():
         if (asked := variant.engine or experiment.engine) == "torch":
-            variants[name] = replace(variant, engine="torch")
+            engines[name] = "torch"
             continue
-        reasons = [why_not_native(experiment.problem(replace(shard, setting=s))) for s in experiment.settings]
+        cells = [shard for shard in experiment.cells() if shard.variant == name]
+        reasons = [why_not_native(experiment.problem(shard)) for shard in cells]
         reason = next((reason for reason in reasons if reason), None)
         if reason and asked == "native":
             raise UserError(f"the native engine cannot run variant '{name}': {reason}")
         if reason:
-            slower = how_much_slower(experiment.problem(shard))
+            slower = how_much_slower(experiment.problem(cells[0]))
             why = f"the native one cannot run it: {reason}"
             warnings.warn(f"variant '{name}' runs on the torch engine{slower}; {why}", stacklevel=2)
-        variants[name] = replace(variant, engine="torch" if reason else "native")
-    return replace(experiment, variants=variants)
+        engines[name] = "torch" if reason else "native"
+    return experiment.with_engines(engines)
 
 
 def plan_of(store: Run, job: tuple[int, int] = (1, 1), without: Collection[str] = (), discard: bool = False) -> Plan:

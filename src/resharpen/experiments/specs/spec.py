@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections import Counter
@@ -358,6 +359,10 @@ class Experiment:
             for variant in self.variants
         ]
 
+    def cells(self) -> list[Shard]:
+        """The first draw of every setting and variant."""
+        return [Shard(setting, variant, 0, 1) for setting in self.settings for variant in self.variants]
+
     def shard_sizes(self) -> dict[int, int]:
         """How many shards there are of how many models, for each setting and variant, counted without making them."""
         full, rest = divmod(self.models, GROUP)
@@ -396,5 +401,20 @@ class Experiment:
         known("field", given, [name for name, role in roles(self).items() if role.option])
         if variants is not None:
             given["variants"] = choose(variants, self.variants)
-        changed = replace(self, baseline=None, **{name: value for name, value in given.items() if value is not None})
-        return replace(changed, baseline=self.baseline) if self.baseline in changed.variants else changed
+        changes = {name: value for name, value in given.items() if value is not None}
+        if not changes:
+            return self
+        changed = replace(self, baseline=None, **changes)
+        return changed._with(baseline=self.baseline if self.baseline in changed.variants else None)
+
+    def with_engines(self, engines: Mapping[str, str | None], engine: str | None = None) -> Experiment:
+        """The same with an engine for each variant, and what was asked for all of them."""
+        variants = {name: replace(variant, engine=engines[name]) for name, variant in self.variants.items()}
+        return self._with(variants=variants, engine=engine or self.engine)
+
+    def _with(self, **fields: Any) -> Experiment:
+        """A copy with fields that need not be checked again."""
+        made = copy.copy(self)
+        for name, value in fields.items():
+            object.__setattr__(made, name, value)
+        return made
