@@ -30,8 +30,8 @@ ROUNDS, LEAST_ROUNDS = 4, 3
 TOLERANCE = 1e-5
 NOTES = f"""
 How it is measured. Every system runs in processes of its own and uses all cores the better way: one single-threaded
-process a core, or one process with all threads, each with the better of a few ensemble sizes, as a short trial finds
-(ours: always a process a core). Before it is timed, a peer's loss on a minibatch has to agree with that of our torch
+process per core, or one process with all threads, each with the better of a few ensemble sizes, as a short trial finds
+(ours: always a process per core). Before it is timed, a peer's loss on a minibatch has to agree with that of our torch
 engine to {TOLERANCE:g}, with large random weights; native is held to the torch engine by the tests of this repository.
 Then rounds alternate between the systems: {ROUNDS} with the trial, {LEAST_ROUNDS} where a single call is long.
 
@@ -191,7 +191,7 @@ class Pool:
 
 
 def best_pool(start: Callable[[int, int], Pool], system: System, seconds: float, quick: bool) -> Pool:
-    """The sizes with a process a core, then the best size with all threads in one process; the others are closed."""
+    """The sizes with a process per core, then the best size with all threads in one process; the others are closed."""
     best = start(system.sizes[0], CORES)
     others: list[tuple[int | None, int]] = [] if quick else [(n, CORES) for n in system.sizes[1:]]
     others += [(None, 1)] if system.threads and CORES > 1 and not quick else []

@@ -102,7 +102,7 @@ def ours(name: str, problem: Any, n_models: int, restart: bool = False, given: A
 
 
 def hyperparameters(n_models: int) -> list[np.ndarray]:
-    """A number a model each, as in a search."""
+    """A number per model each, as in a search."""
     values = (RATE, 1 - BETAS[0], 1 - BETAS[1], ADAM_EPSILON, DECAY, CLIP, EMA)
     return [np.full(n_models, x, np.float32) for x in values]
 
@@ -124,7 +124,7 @@ def start(weights: Arrays, array: Callable[[np.ndarray], Any]) -> dict[str, Any]
 
 
 def advanced(xp: Any, state: Any, gradients: Any, norm: Any, t: Any, hyper: Any, each: Callable[..., Any]) -> Any:
-    """The state after a step. `norm` is a number a model; `each(x, like)` shapes such for a tensor."""
+    """The state after a step. `norm` is a number per model; `each(x, like)` shapes such for a tensor."""
     rate, c1, c2, epsilon, decay, clip, ema = hyper
     factor, rate = xp.where(norm > clip, clip / norm, 1.0), rate * schedule(t, xp.where)
     correction1, correction2 = 1 - (1 - c1) ** (t + 1), 1 - (1 - c2) ** (t + 1)

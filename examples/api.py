@@ -22,7 +22,7 @@ spec = rs.Experiment(
 if __name__ == "__main__":  # workers are spawned processes: they import this file
     run = rs.run(spec, "runs/api", workers=2)
 
-    table = rs.scores(run)  # a polars DataFrame: one row a model and kind of weights
+    table = rs.scores(run)  # a polars DataFrame: one row per model and kind of weights
     print(table.group_by("variant", "weights").agg(pl.col("score").quantile(0.1).alias("best TVD")))
 
     best = table.filter(variant="mine").sort("score").row(0, named=True)

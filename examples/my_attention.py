@@ -1,4 +1,4 @@
-"""Scalable softmax: softmax(s log(n) e) over n keys, one learned s a head (Nakanishi, 2025)."""
+"""Scalable softmax: softmax(s log(n) e) over n keys, one learned s per head (Nakanishi, 2025)."""
 
 import resharpen as rs
 

@@ -72,7 +72,7 @@ def renamed(theta, norm: str, turned: bool):
                 W = theta[block + ours].mT
                 named[f"layers.{i}.1.{theirs}.weight"] = W[HALF_TO_PAIRS] if turned and ours in ("W_Q", "W_K") else W
         for ours, theirs in (("g_queries", "qk_norm_q_scale"), ("g_keys", "qk_norm_k_scale")):
-            if block + ours in theta:  # theirs has a gain a head, and divides by the norm where ours does by its mean
+            if block + ours in theta:  # theirs has a gain per head, and divides by the norm where ours does by its mean
                 gain = theta[block + ours].expand(MODEL.heads, 1, -1)
                 gain = gain[..., HALF_TO_PAIRS[: MODEL.d_head]] if turned else gain
                 named[f"layers.{i}.1.{theirs}"] = math.sqrt(MODEL.d_head) * gain

@@ -13,7 +13,7 @@ LANGUAGES = [Dyck(2, 3), Dyck(8, 5), Tomita(3), Tomita(7)]
 
 
 def some_scores(language, inputs_NxL):
-    """Two numbers a prefix that depend on its state and on its past: as TVD and marked logit may."""
+    """Two numbers per prefix that depend on its state and on its past: as TVD and marked logit may."""
     state_NxL, _ = language.automaton.read(inputs_NxL.astype(np.int64))
     legal_NxL = language.automaton.legal_S(language.marked)[state_NxL]
     past_NxL = np.cumsum(np.sin(1.7 * inputs_NxL + 0.3 * np.arange(inputs_NxL.shape[1])), axis=1)

@@ -33,7 +33,7 @@ def test_table(store):
     said = text_of(compare(store))
     assert "Gain in TVD over 'pre', pair by pair (lower is better" in said
     assert "pre+log-n against pre on new lengths, mean of settings: median" in said
-    assert "6 draws a setting" in said
+    assert "6 draws per setting" in said
     assert "0 of 36 models diverged" in " ".join(said.split())
     assert all(len(line) <= 120 for line in said.splitlines() if "against" not in line)
 
@@ -41,7 +41,7 @@ def test_table(store):
 def test_figure_has_what_it_takes_to_read_it(store):
     figure = draw_comparison(compare(store))
     above, below = figure.subfigs
-    assert "6 models a setting and variant, 0 of 36 diverged" in figure.get_suptitle()
+    assert "6 models per setting and variant, 0 of 36 diverged" in figure.get_suptitle()
     assert [axes.get_title() for axes in above.axes] == [
         "median gain (new lengths)",
         "gain of the best tenth (new lengths)",

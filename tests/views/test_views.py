@@ -41,7 +41,7 @@ def test_figure_shows_models_and_counts(tiny, tmp_path):
     figure = draw(store)
     assert len(figure.axes) == 2
     words = texts(figure)
-    for expected in ("pre", "peri", "training length s (tokens)", "mean TVD", "16 models a violin, 0 of 32 diverged"):
+    for expected in ("pre", "peri", "training length s (tokens)", "mean TVD", "16 models per violin, 0 of 32 diverged"):
         assert expected in words
     dots = [line for line in figure.axes[0].lines if line.get_marker() == "."]
     assert sum(len(line.get_xdata()) for line in dots) == 2 * 2 * 16  # s, weights, models

@@ -36,7 +36,7 @@ class Paired:
     hyperparameters: dict[str, tuple[str, ...]]
     """Of each variant, what is drawn for its models."""
     every: pl.DataFrame
-    """One row a model, kind of weights and length, with the columns of `models`; `gain` is the value with the sign that
+    """One row per model, kind of weights and length, with the columns of `models`; `gain` is the value with the sign that
     makes more better, null for a model without any, `new` whether the length is longer than trained."""
 
     @property
@@ -56,7 +56,7 @@ class Paired:
         return self.every.group_by(cell, maintain_order=True).agg(pl.col("value").mean().alias("score"))
 
     def means(self) -> dict[Any, pl.DataFrame]:
-        """`all` and, where there are any, `new` lengths -> one row a model with its mean gain."""
+        """`all` and, where there are any, `new` lengths -> one row per model with its mean gain."""
         import polars as pl
 
         found = {"all": self.rows, "new": self.rows.filter("new")}

@@ -1,4 +1,4 @@
-"""One number a model: how well it does at the kept checkpoint, over all lengths and over those it never saw."""
+"""One number per model: how well it does at the kept checkpoint, over all lengths and over those it never saw."""
 
 from __future__ import annotations
 

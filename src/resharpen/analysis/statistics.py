@@ -30,7 +30,7 @@ ONE_SIDED = 1.645
 
 @dataclass(frozen=True)
 class Sample:
-    """A value a draw, and the number of independent draws that they are worth.
+    """A value per draw, and the number of independent draws that they are worth.
 
     Samples of one setting can be subtracted, pair by pair: they share hyperparameters, initial weights and data.
     """

@@ -4,7 +4,7 @@ From the 95% interval of a gain, and a margin below which nobody would care:
 
     no difference    the whole interval is within the margin, even if it leaves out zero
     helps, hurts     zero is left out, after Holm's correction for all that is compared together
-    undecided        neither; `more` models a setting would decide it in four cases of five, if the gain is as it seems
+    undecided        neither; `more` models per setting would decide it in four cases of five, if the gain is as it seems
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Gain:
     """Of zero, after Holm's correction."""
     verdict: Verdict
     more: int | None
-    """About how many more models a setting would decide what is undecided; None where it is decided, or where there
+    """About how many more models per setting would decide what is undecided; None where it is decided, or where there
     are too few to tell."""
 
     def said(self, margin: float) -> str:
@@ -45,7 +45,7 @@ class Gain:
 
 
 def judged(intervals: Sequence[Interval], models: Sequence[int], margin: float) -> list[Gain]:
-    """Verdicts on what is compared together, each over so many models a setting."""
+    """Verdicts on what is compared together, each over so many models per setting."""
     gains = []
     for interval, p, n in zip(intervals, holm([interval.p for interval in intervals]), models, strict=True):
         verdict = judge(interval, p, margin)

@@ -68,7 +68,7 @@ class DrawFigure:
 
 @dataclass(frozen=True)
 class Results:
-    """Summarize a run, or export every measured value with every hyperparameter, one value a row.
+    """Summarize a run, or export every measured value with every hyperparameter, one value per row.
 
     For example:
         resharpen results runs/fig1-laptop
@@ -147,7 +147,7 @@ class Compare:
     baseline: Name = None
     """The variant to compare with. Default: that of the spec, or else the first."""
     margin: float = 0.02
-    """The difference up to which nobody would care, in the unit of the metric."""
+    """The smallest difference that matters, in the unit of the metric."""
     weights: Literal["train", "bema"] = "train"
     """Training weights or BEMA, at the best checkpoint."""
     trust_code: bool = False
@@ -197,7 +197,7 @@ class Inspect:
 
 @dataclass(frozen=True)
 class Verify:
-    """Hold a run against the results that this package keeps of it, or others: the same draws, numbers, distributions?
+    """Compare a run with its reference results: the same draws, the same numbers, the same distributions?
 
     A run may have fewer models, settings or variants than its reference. Exit code 1 if anything differs.
 

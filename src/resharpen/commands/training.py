@@ -55,11 +55,12 @@ class Training:
     steps: Number = None
     """Training steps of each model."""
     variants: Text = None
-    """What to compare: sums of parts, or of your own as FILE.py:NAME, separated by commas."""
+    """What to compare: sums of parts, separated by commas. Your own code is FILE.py:NAME, relative to the working
+    directory (in a TOML file: relative to that file)."""
     seed: Number = None
     """Seed of all random streams."""
     engine: EngineName = None
-    """auto takes native for every variant that it can run."""
+    """auto: native where supported, otherwise torch."""
     device: DeviceName = None
     """Where the torch engine computes. Default: cpu."""
     march: Name = None
@@ -105,7 +106,7 @@ class RunFigure(Training):
     """
 
     workers: Number = None
-    """Processes. Default: one a core."""
+    """Processes. Default: one per core."""
     launcher: Launcher = "local"
     """Where shards are trained: in processes of this machine, or as Ray tasks (pip install 'resharpen[ray]')."""
     address: Address = None
@@ -207,7 +208,7 @@ class Reproduce:
     out: Directory = None
     """The directory of the runs and the report. Default: runs/reproduce-SCALE."""
     workers: Number = None
-    """Processes. Default: one a core."""
+    """Processes. Default: one per core."""
 
     def __call__(self, console: Console) -> None:
         from resharpen.analysis.theory import check_all
@@ -292,7 +293,7 @@ class Submit(Training):
         from resharpen.experiments.specs.shelf import STUDIES
 
         if not self.slurm:
-            raise UserError("say to what: --slurm")
+            raise UserError("choose a scheduler: --slurm")
         if self.target in STUDIES:
             raise UserError(f"submit one of {', '.join(STUDIES[self.target])}: each is a run of its own")
         experiment, out = self._experiment()

@@ -29,7 +29,7 @@ from resharpen.state import Arrays, Weights, arrays_of
 from resharpen.tasks import Batch, Task
 
 Batches = Sequence[Batch]
-"""Given minibatches, one a step."""
+"""Given minibatches, one per step."""
 Measures = dict[str, NDArray[np.float32]]
 """What was measured at every scored place, by name, [M, P]."""
 

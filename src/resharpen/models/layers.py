@@ -35,7 +35,7 @@ def embedding(E_MxVxD: Tensor, tokens: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, W_MxIxO: Tensor) -> Tensor:
-    """Each model's own matrix on its activations [M, ..., I]: one product a model, however many positions."""
+    """Each model's own matrix on its activations [M, ..., I]: one product per model, however many positions."""
     return (x.flatten(1, -2) @ W_MxIxO).unflatten(1, x.shape[1:-1])
 
 

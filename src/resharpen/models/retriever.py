@@ -90,7 +90,7 @@ class Retriever(Model):
         real_NxL = real_items(items.length, items.kind.shape[1])
         h_MxIxD = self._features(bound, theta, items, real_NxL)
         a_MxNxL = self._weights(bound, theta, items, real_NxL, h_MxIxD)
-        # sum_i a_i V h_i = V sum_i a_i h_i: V acts once a sequence, not once an item
+        # sum_i a_i V h_i = V sum_i a_i h_i: V acts once per sequence, not once per item
         h_MxNxLxD = padded(h_MxIxD, real_NxL)
         z_MxNxD = (a_MxNxL[..., None, :] @ h_MxNxLxD).squeeze(-2) @ theta["V"]
         if record is not None:

@@ -169,7 +169,7 @@ class Task:
 class TokenTask(Task):
     """A task on tokens whose sequences have one length, and whose next-token distribution is known:
 
-        sample(words_NxT)      T tokens a sequence from T random words, uniform on 0 .. 2^32 - 1: tokens [N, T]
+        sample(words_NxT)      T tokens per sequence from T random words, uniform on 0 .. 2^32 - 1: tokens [N, T]
         p_star(inputs_NxL)     the exact distribution of what follows every prefix, [N, L, V]
 
     A sequence is opened with `opening`, a token of its own, if there is one. Scored at all lengths up to `longest`.

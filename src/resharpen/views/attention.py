@@ -19,7 +19,7 @@ NAMED_UP_TO = 24
 
 
 def draw_attention(weights_AxHxLxL: NDArray[np.float64], tokens: Sequence[str], name: str) -> Figure:
-    """One row a layer: a map for each head, and their entropy by length beside that of constant attention."""
+    """One row per layer: a map for each head, and their entropy by length beside that of constant attention."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 

@@ -1,4 +1,4 @@
-"""A metric by input length: one panel a setting and variant, in it a split violin for each length."""
+"""A metric by input length: one panel per setting and variant, in it a split violin for each length."""
 
 from __future__ import annotations
 

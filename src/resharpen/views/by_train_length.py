@@ -1,4 +1,4 @@
-"""A score over all lengths by training length: one panel a variant and task; figures 1 and 5 are such."""
+"""A score over all lengths by training length: one panel per variant and task; figures 1 and 5 are such."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_COLUMNS = 4
 def draw_by_train_length(
     run: Results, caption: str, selection: str = "best", lengths: pl.DataFrame | None = None
 ) -> Figure:
-    """One panel a variant and task; in it a split violin for each training length."""
+    """One panel per variant and task; in it a split violin for each training length."""
     from matplotlib.figure import Figure
 
     table = scores(run, selection, lengths)

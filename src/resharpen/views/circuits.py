@@ -215,7 +215,7 @@ SOLVED = 0.05
 
 
 def draw_cure(tables: Mapping[str, Table], train_length: int) -> Figure:
-    """Dispersion and its cure: amplitude of the attention output and logit gap by length, one column a variant.
+    """Dispersion and its cure: amplitude of the attention output and logit gap by length, one column per variant.
 
     Medians and 10-90% bands beside the theory, whose kappa is read off the weights of each model. Only models that
     solve the lengths they were trained on: the picture is about what then happens beyond them.

@@ -69,7 +69,7 @@ def _title(found: Comparison) -> str:
     weights = {"train": "training weights", "bema": "BEMA weights"}.get(found.weights, found.weights)
     fewer = f"; below the first {MOST_COLUMNS} of {len(found.settings)}" if len(found.settings) > MOST_COLUMNS else ""
     return (
-        f"Against '{found.baseline}', pair by pair over the same draws: {'-'.join(map(str, each))} models a setting "
+        f"Against '{found.baseline}', pair by pair over the same draws: {'-'.join(map(str, each))} models per setting "
         f"and variant, {diverged} of {total:,} diverged\n({weights} at the best checkpoint; 95% intervals over draws; "
         f"gray band: a difference of less than {found.margin:g}\nhollow: too few draws for an interval{fewer})"
     )

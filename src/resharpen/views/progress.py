@@ -1,4 +1,4 @@
-"""Progress of a run: a live view on a terminal, one plain line a checkpoint otherwise."""
+"""Progress of a run: a live view on a terminal, one plain line per checkpoint otherwise."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def duration(seconds: float) -> str:
 
 
 class PlainProgress:
-    """One line a checkpoint, and not more than one a second: for logs."""
+    """One line per checkpoint, and not more than one per second: for logs."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
         self._console, self._meter, self._clock, self._said = console, Meter(clock), clock, -math.inf

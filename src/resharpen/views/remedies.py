@@ -63,7 +63,7 @@ def _panel(axes: Axes, found: Comparison, setting: str, name: str, named: bool) 
         if away > CURED:
             axes.axvline(away - CURED, color="#D55E00", linewidth=1.1, linestyle="--")
         diverged, total = sum(m.diverged for m in models), sum(m.models for m in models)
-        count = f"{models[0].models} models a variant, {diverged} of {total:,} diverged"
+        count = f"{models[0].models} models per variant, {diverged} of {total:,} diverged"
         axes.set_title(f"{setting}\n", fontsize=10, fontweight="bold")
         axes.text(0.5, 1.02, count, transform=axes.transAxes, ha="center", va="bottom", fontsize=7.5)
     what = {"best": "gain of the best tenth", "median": "median gain"}[name]

@@ -114,7 +114,7 @@ def print_status(run: Run, console: Console) -> None:
 
 
 def print_inspection(inspection: Inspection, console: Console) -> None:
-    """One column a variant: what the circuits of its models have in common."""
+    """One column per variant: what the circuits of its models have in common."""
     summary = inspection.summary()
     table = Table("", title=f"Inside the models of {inspection.setting.name}", title_justify="left")
     for variant in summary["variant"]:

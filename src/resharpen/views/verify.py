@@ -1,4 +1,4 @@
-"""What the terminal shows of a run held against a reference."""
+"""What the terminal shows of a run compared with a reference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMED = 5
 
 
 def print_verification(checks: Sequence[Check], reference: Reference, console: Console) -> None:
-    table = Table("what", "compared", "result", title=Text(f"Held against {reference.name}"), title_justify="left")
+    table = Table("what", "compared", "result", title=Text(f"Compared with {reference.name}"), title_justify="left")
     for check in checks:
         table.add_row(check.what, f"{check.compared:,}", _result(check))
     console.print(table)

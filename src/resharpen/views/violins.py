@@ -81,10 +81,10 @@ def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str
 
 
 def finish_panel(axes: Axes, name: str, models: pl.DataFrame, value: str) -> None:
-    """Name of the panel; how many models a violin shows and how many diverged, from one row a model and violin."""
+    """Name of the panel; how many models a violin shows and how many diverged, from one row per model and violin."""
     each = sorted(models.group_by("train_length").len()["len"].unique())
     diverged, missing = models["diverged_at"].is_not_null().sum(), models[value].is_null().sum()
-    text = f"{'-'.join(map(str, each))} models a violin, {diverged} of {len(models)} diverged"
+    text = f"{'-'.join(map(str, each))} models per violin, {diverged} of {len(models)} diverged"
     text += f", {missing} not shown" if missing else ""
     text = text if each else "no models yet"
     axes.set_title(name, fontsize=10, fontweight="bold", pad=16)

@@ -94,7 +94,7 @@ def test_parts_share_the_draws_that_a_run_has_grown_by(tiny, tmp_path):
         (["run", "fig1", "--job", "5/4"], "job '5/4': must be I/N"),
         (["run", "fig1", "--job", "3"], "job '3': must be I/N"),
         (["run", "fig1", "--job", "-1/4"], "job '-1/4': must be I/N"),
-        (["submit", "fig1"], "say to what: --slurm"),
+        (["submit", "fig1"], "choose a scheduler: --slurm"),
         (["submit", "fig1", "--slurm", "--jobs", "0"], "jobs = 0: must be at least 1"),
         (["submit", "fig1", "--slurm", "--hours", "0.01"], "hours = 0.01: must be at least 0.1"),
         (["submit", "fig1", "--slurm", "--hours", "nan"], "hours = nan: must be at least 0.1"),

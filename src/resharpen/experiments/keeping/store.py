@@ -350,10 +350,10 @@ A run of `resharpen`. To continue it: `{command}`
 
 - `run.json`: the resolved spec, the versions and the machine it was started with; not to be edited
 - `shards/`: one directory for each setting, variant and group of draws; a shard with a `manifest.json` is finished.
-  `models.parquet`: one row a model; what it is, its hyperparameters, when it diverged.
-  `curves.parquet`: one a model, kind of weights and checkpoint; the score, the score on trained lengths, `loss` the
+  `models.parquet`: one row per model; what it is, its hyperparameters, when it diverged.
+  `curves.parquet`: one per model, kind of weights and checkpoint; the score, the score on trained lengths, `loss` the
   mean training loss since the checkpoint before.
-  `lengths.parquet`: one a model, kind of weights, selection, metric and length; the value on the report set, and the
+  `lengths.parquet`: one per model, kind of weights, selection, metric and length; the value on the report set, and the
   `count` of prefixes or sequences behind it.
 - `code/`: copies of code of your own that the run used, to read
 

@@ -27,7 +27,7 @@ def models_table(
     diverged_at_M: NDArray[np.int64],
     kept_step: Mapping[str, NDArray[np.int64]],
 ) -> pl.DataFrame:
-    """One row a model: what it is, every hyperparameter, the steps of the kept checkpoints, divergence."""
+    """One row per model: what it is, every hyperparameter, the steps of the kept checkpoints, divergence."""
     import polars as pl
 
     same = shared_columns(experiment, shard)
@@ -65,7 +65,7 @@ def shared_columns(experiment: Experiment, shard: Shard) -> dict[str, Any]:
 def curves_table(
     shard: Shard, checkpoints: Sequence[int], score: Mapping[str, NDArray[np.float64]], loss_CxM: NDArray[np.float64]
 ) -> pl.DataFrame:
-    """One row a model, kind of weights and checkpoint: the score over all lengths and over trained ones, and the mean
+    """One row per model, kind of weights and checkpoint: the score over all lengths and over trained ones, and the mean
     training loss since the checkpoint before."""
     import polars as pl
 
@@ -87,7 +87,7 @@ def curves_table(
 
 
 def lengths_table(shard: Shard, reported: Reported) -> pl.DataFrame:
-    """One row a model, kind of weights, selection, metric and length: the value on the report set."""
+    """One row per model, kind of weights, selection, metric and length: the value on the report set."""
     import polars as pl
 
     pieces = []

@@ -1,4 +1,4 @@
-"""Where shards are trained: in this process, or in one spawned process a core.
+"""Where shards are trained: in this process, or in one spawned process per core.
 
 A worker gets names only, the run directory and a shard's name, and reads the rest from the directory: the same will do
 for a worker on another machine. It ends with its driver, however that ends.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 Track = Callable[[Sequence[Shard]], Iterable[Shard]]
-"""Goes through shards, and may tell how far it is: a long language takes minutes a shard on the torch engine."""
+"""Goes through shards, and may tell how far it is: a long language takes minutes per shard on the torch engine."""
 
 
 def rescore(run: Run, attention: str, selection: str = "best", track: Track = iter) -> pl.DataFrame:

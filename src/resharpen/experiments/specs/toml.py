@@ -12,7 +12,7 @@ train_lengths = [2, 3]
 
 [variant.mine]                      # what no sum of names can say
 placement = { block_out = true }    # any of the seven positions
-norm = "dyt.py:dyt"                 # code of your own: FILE.py:NAME, wherever a name can stand
+norm = "dyt.py:dyt"                 # code of your own: FILE.py:NAME relative to this file, wherever a name can stand
 
 [hyperparameters]                   # fix a row or narrow it; the rest is drawn as in the paper
 peak_learning_rate = 1e-3

@@ -50,7 +50,7 @@ function idOf(run, model) {
   return `${run.settings[cell.setting].name}/${run.variants[cell.variant]}/${part(run, "draw")[model]}`;
 }
 
-// The models of the same draw, one a variant: they share hyperparameters, initial weights and minibatches.
+// The models of the same draw, one per variant: they share hyperparameters, initial weights and minibatches.
 function sameDraw(run, model) {
   const own = cellAt(run, model), draw = part(run, "draw");
   return run.cells.filter((cell) => cell.setting === own.setting).flatMap((cell) => {

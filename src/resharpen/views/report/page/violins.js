@@ -4,7 +4,7 @@ const WIDTH = 0.43, MANY_DOTS = 10000, MANY_VIOLINS = 12, LONG_TICK = 0.4, SHORT
 const WEBGL = document.createElement("canvas").getContext("webgl") !== null;
 let shown = [];  // the panels as they are drawn: what stands where
 
-// One panel a variant (and task), in it a violin for each training length, or for each length.
+// One panel per variant (and task), in it a violin for each training length, or for each length.
 function violinPanels(run) {
   const variants = run.variants.map((_, i) => i).filter((i) => state.variants[i]);
   const find = (setting, variant) => run.cells.findIndex((cell) => cell.setting === setting && cell.variant === variant);
@@ -95,7 +95,7 @@ function caption(run, panel) {
   const cells = [...new Set(panel.violins.map((v) => v.cell).filter((cell) => cell >= 0))].map((i) => run.cells[i]);
   const counts = [...new Set(cells.map((cell) => cell.count))].sort((a, b) => a - b);
   const diverged = cells.reduce((sum, cell) => sum + cell.diverged, 0);
-  const each = counts.length ? `${counts.map((n) => n.toLocaleString("en")).join("-")} models a violin` : "no models yet";
+  const each = counts.length ? `${counts.map((n) => n.toLocaleString("en")).join("-")} models per violin` : "no models yet";
   return diverged ? `${each}, ${diverged} diverged` : each;
 }
 
