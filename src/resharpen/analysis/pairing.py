@@ -36,8 +36,8 @@ class Paired:
     hyperparameters: dict[str, tuple[str, ...]]
     """Of each variant, what is drawn for its models."""
     every: pl.DataFrame
-    """One row per model, kind of weights and length, with the columns of `models`; `gain` is the value with the sign that
-    makes more better, null for a model without any, `new` whether the length is longer than trained."""
+    """One row per model, kind of weights and length, with the columns of `models`; `gain` is the value with the sign
+    that makes more better, null for a model without any, `new` whether the length is longer than trained."""
 
     @property
     def sign(self) -> int:

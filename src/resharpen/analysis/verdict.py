@@ -4,7 +4,7 @@ From the 95% interval of a gain, and a margin below which nobody would care:
 
     no difference    the whole interval is within the margin, even if it leaves out zero
     helps, hurts     zero is left out, after Holm's correction for all that is compared together
-    undecided        neither; `more` models per setting would decide it in four cases of five, if the gain is as it seems
+    undecided        neither; `more` models per setting would decide it in four cases of five, if the gain is real
 """
 
 from __future__ import annotations

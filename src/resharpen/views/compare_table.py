@@ -33,9 +33,9 @@ def print_comparison(found: Comparison, console: Console) -> None:
     lost = sum(models.diverged for models in found.models)
     weights = "BEMA" if found.weights == "bema" else "Training"
     console.print(
-        f"95% intervals over {_pairs(found)} draws per setting; helps and hurts after Holm's correction; no difference: "
-        f"the interval is within {found.margin:g}; undecided +n: about n more models per setting would decide. {weights} "
-        f"weights at the best checkpoint. {lost} of {sum(models.models for models in found.models):,} models diverged; "
+        f"95% intervals over {_pairs(found)} draws per setting; helps and hurts after Holm's correction; no "
+        f"difference: the interval is within {found.margin:g}; undecided +n: about n more models per setting would "
+        f"decide. {weights} weights at the best checkpoint. {lost} of {sum(models.models for models in found.models):,} models diverged; "
         "without a checkpoint they count as the worst.",
         style="dim",
     )
