@@ -1,9 +1,12 @@
 """Every file in examples/ and every snippet of the README runs as it stands, at small sizes."""
 
 import re
+import shlex
 import subprocess
 import sys
+import webbrowser
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +17,11 @@ from runs import STOP_AT_ONCE
 import resharpen as rs
 from resharpen import own
 from resharpen.cli import main
+from resharpen.experiments.keeping.reference import write_reference
 from resharpen.experiments.keeping.shard import TABLES
-from resharpen.experiments.specs.shelf import SHELF, STUDIES
+from resharpen.experiments.running import estimate
+from resharpen.experiments.specs import shelf
+from resharpen.experiments.specs.shelf import SCALES, SHELF, STUDIES, Size
 
 ROOT = Path(__file__).parent.parent
 SPECS = sorted((ROOT / "examples").glob("*.toml"))
@@ -117,9 +123,46 @@ def test_the_readme_s_python_runs(tmp_path, monkeypatch):
         exec(snippet, {})
 
 
-def test_the_readme_s_commands_are_there():
-    """Every command line in README and docs names a command, a figure or a file that exists."""
+def commands_of(text: str) -> list[str]:
+    """Command lines in a page: in code blocks, and between backticks."""
+    blocks = re.findall(r"^    (resharpen [^#\n]*)", text, re.M)
+    return list(dict.fromkeys(line.strip() for line in [*blocks, *re.findall(r"`(resharpen [^`\n]+)`", text)]))
+
+
+@pytest.mark.filterwarnings("ignore:variant .* runs on the torch engine")
+def test_the_readme_s_commands_run(tmp_path, monkeypatch, capsys):
+    """Each as it stands, what trains with one model for two steps: nothing in the README is only there to be read."""
+    lines = commands_of((ROOT / "README.md").read_text())
+    assert {line.split()[1] for line in lines} >= {"run", "report", "verify", "list", "reproduce", "parts"}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.setattr(webbrowser, "open", lambda uri: True)
+    monkeypatch.setattr(estimate, "seconds_per_step", lambda experiment, shard: 1e-3)
+    tiny = {scale: Size(1, 2, 1) for scale in SCALES}
+    for name, entry in SHELF.items():
+        small = partial(lambda settings, scale: settings("smoke")[:1], entry.settings)
+        monkeypatch.setitem(shelf.SHELF, name, replace(entry, sizes=tiny, settings=small))
+    main(["run", "fig1", "--out", "runs/demo", "--workers", "1"])
+    demo = rs.load("runs/demo")
+    write_reference(demo, rs.scores(demo), tmp_path / "reference")
+    for line in lines:
+        words = shlex.split(line)[1:]
+        if words[0] == "run":
+            words += ["--workers", "1"]
+            words += ["--models", "1", "--steps", "2"] if words[1].endswith(".toml") else []
+        if words[0] == "verify":
+            words += ["--reference", "reference"]
+        if words[0] == "reproduce":  # all that there is takes minutes even so
+            words += ["--only", "fig1,theory", "--workers", "1"]
+        try:
+            main(words)
+        except SystemExit as ended:
+            pytest.fail(f"{line}: exit code {ended.code}: {capsys.readouterr().err}")
+
+
+def test_commands_in_docs_are_there():
+    """Every `resharpen run` in README and docs names a figure or a file that exists."""
     text = "".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
-    for command, first in re.findall(r"resharpen (run|inspect|claims|results|figure|status) ([\w./-]+)", text):
-        if command == "run" and not first.startswith(("runs/", "/", "...")) and not first.isupper():
+    for first in re.findall(r"resharpen run ([\w./-]+)", text):
+        if not first.startswith(("runs/", "/", "...")) and not first.isupper():
             assert (ROOT / first).exists() if "/" in first else first in {**SHELF, **STUDIES}, first

@@ -35,7 +35,8 @@ def print_comparison(found: Comparison, console: Console) -> None:
     console.print(
         f"95% intervals over {_pairs(found)} draws per setting; helps and hurts after Holm's correction; no "
         f"difference: the interval is within {found.margin:g}; undecided +n: about n more models per setting would "
-        f"decide. {weights} weights at the best checkpoint. {lost} of {sum(models.models for models in found.models):,} models diverged; "
+        f"decide. {weights} weights at the best checkpoint. "
+        f"{lost} of {sum(models.models for models in found.models):,} models diverged; "
         "without a checkpoint they count as the worst.",
         style="dim",
     )
