@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 import resharpen as rs
 from resharpen import own
 from resharpen.cli import main
-from resharpen.experiments.keeping.shard import TABLES
+from resharpen.experiments.specs.schema import TABLES
 from resharpen.experiments.specs.shelf import SHELF, STUDIES
 
 ROOT = Path(__file__).parent.parent

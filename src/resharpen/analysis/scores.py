@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from resharpen.errors import unknown
 from resharpen.experiments.keeping.results import Results
-from resharpen.experiments.running.training import SELECTIONS
+from resharpen.experiments.specs.schema import SELECTIONS
 from resharpen.tasks import Task
 
 if TYPE_CHECKING:

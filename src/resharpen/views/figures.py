@@ -11,7 +11,7 @@ from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.rescoring import Track, rescore
-from resharpen.experiments.running.training import SELECTIONS
+from resharpen.experiments.specs.schema import SELECTIONS
 from resharpen.views.by_length import draw_by_length
 from resharpen.views.by_train_length import draw_by_train_length
 

@@ -15,7 +15,7 @@ from resharpen.engines.choose import make_engine, why_not_native
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.tables import lengths_table
-from resharpen.experiments.running.training import SELECTIONS, WEIGHTS
+from resharpen.experiments.specs.schema import SELECTIONS, WEIGHTS
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.variant import Variant
 from resharpen.parts import Attention, find_attention

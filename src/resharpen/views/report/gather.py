@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from resharpen.analysis.scores import scored_lengths, scores, task_of
 from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.keeping.store import Run
-from resharpen.experiments.running.training import WEIGHTS
+from resharpen.experiments.specs.schema import WEIGHTS
 from resharpen.views.violins import POINTS, half_violin
 
 if TYPE_CHECKING:
