@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from resharpen.analysis.claims import claims
-from resharpen.analysis.scores import scores, task_of
+from resharpen.analysis.scores import scores
 from resharpen.errors import UserError
 from resharpen.experiments.running.runner import run
 from resharpen.experiments.running.training import Progress
@@ -152,7 +152,7 @@ def test_tables(tiny, tmp_path):
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
         print_claims(claims(store), console)
-        print_scores(scores(store), task_of(store), console)
+        print_scores(scores(store), TVD, console)
         print_status(store, console)
     text = console.export_text()
     for expected in ("undecided at this scale", "sct-v4-s2", "4 of 4 finished", "resharpen figure"):

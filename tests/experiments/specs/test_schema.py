@@ -7,11 +7,14 @@ import polars as pl
 import pytest
 
 import resharpen as rs
+from resharpen.analysis.scores import worst_values
+from resharpen.cli import main
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.reference import write_reference
 from resharpen.experiments.keeping.tables import columns_of, dtype
 from resharpen.experiments.specs.schema import RESERVED, SCORES, TABLES
 from resharpen.tasks import Dyck, MaxRetrieval, OwnLanguage, SetComplement, Tomita
+from resharpen.views.report.write import run_data
 
 LANGUAGE = OwnLanguage.from_data({"states": {"only": {"a": [0.5, "only"], "end": 0.5}}, "sequences": 4})
 TASKS = [SetComplement(4), SetComplement(12), MaxRetrieval(longest=100, items=64), Dyck(2, 3), Tomita(3)]
@@ -95,3 +98,25 @@ def test_values_out_of_a_metric_s_range_are_not_written(tmp_path):
     spec = rs.read_toml(own_task(tmp_path, "(0.0, 0.1)"))
     with pytest.raises(UserError, match=r"'lengths' makes no sense and is not written: .*from 0 to 0\.1 for surprise"):
         rs.run(spec, tmp_path / "r", workers=1)
+
+
+def test_a_new_metric_shows_up_by_itself(tmp_path, monkeypatch, capsys):
+    """In tables, figures, the report and a reference: its task is the only place that knows of it."""
+    spec = own_task(tmp_path, "(0.0, float('inf'))")
+    monkeypatch.chdir(tmp_path)
+    main(["run", str(spec), "--out", "r", "--workers", "1"])
+    assert {"figure.png", "surprise.png"} <= {path.name for path in (tmp_path / "r").iterdir()}
+    capsys.readouterr()
+    main(["results", "r"])
+    assert "surprise (nats) over all lengths" in capsys.readouterr().out
+    main(["results", "r", "--csv"])
+    assert ",surprise," in capsys.readouterr().out
+    run = rs.load("r")
+    assert rs.scores(run, metric="surprise")["score"].is_between(0, 9).all()
+    assert worst_values(run) == {"tvd": 1.0, "surprise": 9.0}
+    facts, arrays = run_data(run)
+    assert [metric["label"] for metric in facts["metrics"]] == ["TVD", "surprise (nats)"]
+    assert np.isfinite(arrays["value"][1]).all()
+    kept = write_reference(run, rs.scores(run), tmp_path / "kept")
+    assert set(kept.table("lengths")["metric"]) == {"tvd", "surprise"}
+    main(["verify", "r", "--reference", "kept"])

@@ -6,6 +6,7 @@ import re
 import shlex
 from typing import Any
 
+from resharpen.analysis.scores import not_recorded
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.reference import Reference
 from resharpen.experiments.keeping.results import Results
@@ -44,6 +45,8 @@ def about(run: Results) -> dict[str, Any]:
         "seed": str(experiment.seed),
         "engine": ", ".join(f"{name}: {variant.engine}" for name, variant in experiment.variants.items()),
     }
+    if missing := not_recorded(run):
+        facts[NOT_RECORDED] = ", ".join(name.replace("_", " ") for name in missing)
     for i, (count, provenance) in enumerate(made):
         piece = f", run {i + 1}" if len(made) > 1 else ""
         facts |= {f"{name}{piece}": text for name, text in _origin(provenance).items()}
