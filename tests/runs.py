@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 from polars.testing import assert_frame_equal
 
-from resharpen.experiments.keeping.shard import TABLES
+from resharpen.experiments.keeping.shard import ShardFiles
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.runner import Observer
 from resharpen.experiments.running.training import Asked
+from resharpen.experiments.specs.schema import TABLES
 
 STOP_AT_ONCE = Observer(asked=lambda: Asked(stop=True))
 
@@ -42,3 +45,37 @@ def forge(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     header.pop("checksum", None)
     checksum = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
     path.write_text(json.dumps({**header, "checksum": checksum}))
+
+
+def parquet(table: pl.DataFrame) -> bytes:
+    data = io.BytesIO()
+    table.write_parquet(data)
+    return data.getvalue()
+
+
+def rehash(where: ShardFiles, name: str, data: bytes) -> None:
+    """Put other content into a finished shard, with a manifest that says so."""
+    (where.directory / name).write_bytes(data)
+    manifest = json.loads((where.directory / "manifest.json").read_text())
+    manifest["sha256"][name], manifest["bytes"][name] = hashlib.sha256(data).hexdigest(), len(data)
+    (where.directory / "manifest.json").write_text(json.dumps(manifest))
+
+
+Change = Callable[[pl.DataFrame], pl.DataFrame]
+
+
+def doctor(run: Run, table: str, change: Change, shards: slice = slice(None)) -> None:
+    """Change a table of a run, with hashes made to fit."""
+    for shard in run.shards()[shards]:
+        where = run.files(shard)
+        rehash(where, f"{table}.parquet", parquet(change(pl.read_parquet(where.directory / f"{table}.parquet"))))
+
+
+def doctor_reference(directory: Path, table: str, change: Change) -> None:
+    """Change a table of a reference, with its hash and the checksum of the header made to fit."""
+    (path,) = directory.glob(f"{table}-*.parquet")
+    data = parquet(change(pl.read_parquet(path)))
+    path.unlink()
+    digest = hashlib.sha256(data).hexdigest()
+    path.with_name(f"{table}-{digest[:8]}.parquet").write_bytes(data)
+    forge(directory / "reference.json", lambda header: header["sha256"].update({f"{table}.parquet": digest}))

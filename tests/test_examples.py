@@ -18,9 +18,9 @@ import resharpen as rs
 from resharpen import own
 from resharpen.cli import main
 from resharpen.experiments.keeping.reference import write_reference
-from resharpen.experiments.keeping.shard import TABLES
 from resharpen.experiments.running import estimate
 from resharpen.experiments.specs import shelf
+from resharpen.experiments.specs.schema import TABLES
 from resharpen.experiments.specs.shelf import SCALES, SHELF, STUDIES, Size
 
 ROOT = Path(__file__).parent.parent

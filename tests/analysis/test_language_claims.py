@@ -318,7 +318,7 @@ def test_claims_go_by_the_kind_of_task(task, numbers):
 
 def test_scores_are_titled_by_their_metric(capsys):
     row = {"setting": "tomita-3-s100", "variant": "pre", "weights": "train", "score": 0.9, "diverged_at": None}
-    print_scores(pl.DataFrame([row]), Tomita(3), Console())
+    print_scores(pl.DataFrame([row]), Tomita(3).metrics[Tomita(3).metric], Console())
     said = capsys.readouterr().out
     assert "ROC AUC of the logit of 1 over all lengths" in said
     assert "90%" in said  # the best tenth

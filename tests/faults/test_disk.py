@@ -7,9 +7,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from resharpen.cli import main
-from resharpen.experiments.keeping.shard import TABLES
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.runner import run
+from resharpen.experiments.specs.schema import TABLES
 
 
 @pytest.fixture

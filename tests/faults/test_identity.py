@@ -1,7 +1,6 @@
 """Whose a file is, and whether it makes sense: swapped, foreign, re-hashed, out of range."""
 
 import errno
-import io
 import json
 import os
 import shutil
@@ -10,19 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from runs import STOP_AT_ONCE, forge
+from runs import STOP_AT_ONCE, forge, rehash
 
 from resharpen.engines.torch_engine import TorchEngine
 from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping import files
-from resharpen.experiments.keeping.shard import RESULTS, TABLES, Damaged, Foreign, _read_manifest
+from resharpen.experiments.keeping.shard import RESULTS, Damaged, Foreign, _read_manifest
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.runner import Observer, plan_of, run
 from resharpen.experiments.running.training import Trainer
 from resharpen.experiments.specs.identity import identities
+from resharpen.experiments.specs.schema import TABLES
 from resharpen.experiments.specs.spec import Setting
 from resharpen.experiments.specs.toml import search_data
 from resharpen.models import Minimal
@@ -180,42 +179,12 @@ def test_swapped_and_foreign_shards_are_not_taken(finished, whole, spec, tmp_pat
     assert_same_tables(again, whole)
 
 
-def rehash(where, name, data):
-    """Put other content in, with a manifest that says so."""
-    (where.directory / name).write_bytes(data)
-    manifest = json.loads((where.directory / "manifest.json").read_text())
-    manifest["sha256"][name], manifest["bytes"][name] = files.sha256(data), len(data)
-    (where.directory / "manifest.json").write_text(json.dumps(manifest))
-
-
 @pytest.mark.parametrize("name", RESULTS)
 def test_re_hashed_results_of_another_shard_are_not_used(finished, name):
     mine, other = (finished.files(shard) for shard in finished.shards()[:2])
     rehash(mine, name, other.read(name))
     with pytest.raises(Damaged, match=name):
         finished.weights(finished.shards()[0]) if name == "weights.safetensors" else finished.table(name.split(".")[0])
-
-
-def parquet(table):
-    data = io.BytesIO()
-    table.write_parquet(data)
-    return data.getvalue()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda table: table.drop("value"),
-        lambda table: table.with_columns(pl.col("value").cast(pl.String)),
-        lambda table: table.head(0),
-        lambda table: table.with_columns(model=pl.lit("x")),
-    ],
-)
-def test_re_hashed_tables_that_make_no_sense_are_not_used(finished, change):
-    where = finished.files(finished.shards()[0])
-    rehash(where, "lengths.parquet", parquet(change(pl.read_parquet(io.BytesIO(where.read("lengths.parquet"))))))
-    with pytest.raises(Damaged, match="is not this shard's table"):
-        finished.table("lengths")
 
 
 def test_a_flipped_bit_is_found_by_who_reads_and_by_who_runs(finished, whole, spec):

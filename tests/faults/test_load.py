@@ -13,7 +13,8 @@ from resharpen.cli import main
 from resharpen.experiments.keeping.store import Run, locked, open_run
 from resharpen.experiments.keeping.tables import curves_table, lengths_table, models_table
 from resharpen.experiments.running.runner import with_engine
-from resharpen.experiments.running.training import SLOTS, Kept
+from resharpen.experiments.running.training import Kept
+from resharpen.experiments.specs.schema import SLOTS
 from resharpen.experiments.specs.toml import to_data
 
 BOOKS = """
@@ -60,7 +61,9 @@ def pretend(spec, directory, shards: int) -> Run:
     checkpoints = spec.checkpoint_steps()
     length_S, n_S = np.arange(1, 4), np.full(3, 12)
     for shard in store.shards():
-        theta = {"E": np.zeros((shard.count, 4, 3), np.float32)}
+        problem = spec.problem(shard)
+        parameters = problem.model.parameters(problem.parts)
+        theta = {name: np.zeros((shard.count, *p.shape), np.float32) for name, p in parameters.items()}
         kept = Kept.empty(len(checkpoints), theta)
         steps = {slot: np.full(shard.count, 12) for slot in SLOTS}
         rng = np.random.default_rng(shard.first)

@@ -159,6 +159,6 @@ def _median(values: np.ndarray) -> float | None:
 def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float | None:
     from scipy.stats import rankdata
 
-    if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2:
+    if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2 or np.isnan(y).any():
         return None
     return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])

@@ -18,8 +18,16 @@ def task_of(run: Results) -> Task:
     return run.experiment.settings[0].task
 
 
-WORST = {"tvd": 1.0, "auc": 0.0, "accuracy": 0.0}
-"""Of the metrics of the paper, as their tasks have it."""
+def worst_values(run: Results) -> dict[str, float]:
+    """Metric -> what a model has that has no value, as the task says."""
+    return {name: metric.worst for name, metric in task_of(run).metrics.items()}
+
+
+def not_recorded(run: Results) -> list[str]:
+    """Hyperparameters of which the run has no value: it is older than they are."""
+    experiment, models = run.experiment, run.table("models")
+    drawn = {name: None for variant in set(models["variant"]) for name in experiment.rows(experiment.variants[variant])}
+    return [name for name in drawn if models[name].is_null().all()]
 
 
 def scored_lengths(run: Results, selection: str = "best", lengths: pl.DataFrame | None = None) -> pl.DataFrame:
@@ -36,9 +44,10 @@ def scored_lengths(run: Results, selection: str = "best", lengths: pl.DataFrame 
 
     if selection not in SELECTIONS:
         raise unknown("selection", selection, SELECTIONS)
-    worst = {name: metric.worst for name, metric in task_of(run).metrics.items()}
     known = pl.col("value").is_not_null()
-    value = pl.col("value").fill_null(pl.col("metric").replace_strict(worst, default=None, return_dtype=pl.Float64))
+    value = pl.col("value").fill_null(
+        pl.col("metric").replace_strict(worst_values(run), default=None, return_dtype=pl.Float64)
+    )
     rows = run.table("lengths") if lengths is None else lengths
     return (
         rows.filter(pl.col("selection") == selection, pl.col("count") > 0)
@@ -75,5 +84,5 @@ def scores(
 
 
 def tidy_results(run: Results) -> pl.DataFrame:
-    """Every measured value of a run, one a row, with everything that is known about its model."""
+    """Every measured value of a run, one per row, with everything that is known about its model."""
     return run.table("lengths").join(run.table("models"), on="model", maintain_order="left")

@@ -55,7 +55,7 @@ class Check:
 
 
 def verify(run: Run, reference: Reference) -> list[Check]:
-    """The checks of a run against a reference; UserError if the two are not of one spec."""
+    """The checks of a run against a reference; UserError if the two are not of one spec, or have nothing to compare."""
     import polars as pl
 
     comparable(run.experiment, reference.experiment)
@@ -67,7 +67,7 @@ def verify(run: Run, reference: Reference) -> list[Check]:
     here, there = (
         table.filter(~pl.concat_str("setting", "variant", separator="/").is_in(list(faulty))) for table in (here, there)
     )
-    return [
+    checks = [
         *(
             [Check("cells of a kernel with a known fault", len(faulty), (), faulty=tuple(faulty.values()))]
             if faulty
@@ -78,6 +78,9 @@ def verify(run: Run, reference: Reference) -> list[Check]:
         _rounding(here.join(there, on=["model", *CELL], suffix="_there") if same_seed else here.clear()),
         _distributions(here.filter(~here["model"].is_in(models["model"].to_list())), there),
     ]
+    if not any(check.compared for check in checks):
+        raise UserError(f"nothing to compare: {reference.directory} keeps no model of the variants of {run.directory}")
+    return checks
 
 
 def _faulty(run: Run, reference: Reference) -> dict[str, str]:
@@ -136,15 +139,13 @@ def _common_models(run: Run, reference: Reference) -> pl.DataFrame:
 
 def _draws(models: pl.DataFrame, experiment: Experiment) -> Check:
     drawn = {row for variant in experiment.variants.values() for row in experiment.rows(variant)}
-    names = [name for name in sorted(drawn) if f"{name}_there" in models.columns]
-    wrong = [
-        f"{name} of {models['model'][int(i)]}"
-        for name in names
-        for i in np.flatnonzero(~np.isclose(models[name], models[f"{name}_there"], rtol=1e-12, atol=0, equal_nan=True))[
-            :3
-        ]
-    ]
-    return Check("hyperparameters of common models", models.height, tuple(wrong))
+    looked_at, wrong = set(), []
+    for name in (name for name in sorted(drawn) if f"{name}_there" in models.columns):
+        both = models.drop_nulls([name, f"{name}_there"])  # an older side may not have recorded it
+        looked_at.update(both["model"])
+        differs = ~np.isclose(both[name], both[f"{name}_there"], rtol=1e-12, atol=0)
+        wrong += [f"{name} of {both['model'][int(i)]}" for i in np.flatnonzero(differs)[:3]]
+    return Check("hyperparameters of common models", len(looked_at), tuple(wrong))
 
 
 def _values(run: Run, reference: Reference, common: set[str]) -> Iterator[Check]:

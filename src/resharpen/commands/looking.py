@@ -99,7 +99,10 @@ class Results:
         if self.csv:
             sys.stdout.write(tidy_results(run).write_csv())
         elif self.parquet is None:
-            print_scores(scores(run), task_of(run), console)
+            task, reported = task_of(run), set(run.table("lengths")["metric"])
+            for metric in dict.fromkeys([task.metric, *task.metrics]):
+                if metric in reported:
+                    print_scores(scores(run, metric=metric), task.metrics[metric], console)
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,9 @@ class Claims:
         run = look(self.run, self.trust_code)
         if reason := why_no_claims(run):
             raise UserError(f"{self.run}: {reason}")
-        print_claims(claims(run), console)
+        if not (found := claims(run)):
+            raise UserError(f"{self.run}: there is no draw yet that all variants have; continue with: {run.command}")
+        print_claims(found, console)
 
 
 @dataclass(frozen=True)

@@ -92,8 +92,8 @@ class Language(Task, ABC):
     def metrics(self) -> dict[str, Metric]:
         marked = f"ROC AUC of the logit of {self.token_names[self.marked]}"
         both = {
-            "tvd": Metric("TVD", lower_is_better=True, worst=1.0, bin=self.bin_width),
-            "auc": Metric(marked, guess=0.5, bin=self.bin_width),
+            "tvd": Metric("TVD", lower_is_better=True, worst=1.0, bin=self.bin_width, range=(0.0, 1.0)),
+            "auc": Metric(marked, guess=0.5, bin=self.bin_width, range=(0.0, 1.0)),
         }
         return {self.metric: both[self.metric], **both}
 
@@ -103,6 +103,10 @@ class Language(Task, ABC):
             "99th percentile of training lengths": self.length_quantile(0.99, train_length),
             "training cap": train_length,
         }
+
+    @property
+    def reported_lengths(self) -> Sequence[int]:
+        return self.bin_ends
 
     @property
     def bin_ends(self) -> list[int]:

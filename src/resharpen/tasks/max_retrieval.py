@@ -106,10 +106,16 @@ class MaxRetrieval(Task):
     @property
     def metrics(self) -> dict[str, Metric]:
         return {
-            "accuracy": Metric("accuracy", guess=1 / self.classes),
-            "entropy": Metric("attention entropy (nats)", lower_is_better=True, worst=float("inf")),
-            "largest_weight": Metric("largest attention weight"),
+            "accuracy": Metric("accuracy", guess=1 / self.classes, range=(0.0, 1.0)),
+            "entropy": Metric(
+                "attention entropy (nats)", lower_is_better=True, worst=float("inf"), range=(0.0, float("inf"))
+            ),
+            "largest_weight": Metric("largest attention weight", range=(0.0, 1.0)),
         }
+
+    @property
+    def reported_lengths(self) -> list[int]:
+        return [2**i for i in range(SHORTEST_VALIDATED.bit_length() - 1, self.longest.bit_length())]
 
     @property
     def vocabulary(self) -> int:
@@ -148,8 +154,8 @@ class MaxRetrieval(Task):
     def validation(self, seed: int, use: str) -> RetrievalSet:
         """The `selection` or `report` set: lengths 16, 32, .., as many items of each, in 16 sequences at least."""
         report = use == "report"
-        longest, items = (self.longest, self.items) if report else (SELECTION_LONGEST, self.selection_items)
-        lengths = [2**i for i in range(4, min(longest, self.longest).bit_length())]
+        items = self.items if report else self.selection_items
+        lengths = [n for n in self.reported_lengths if report or n <= SELECTION_LONGEST]
         key = streams.key(seed, self.name, "validation", use)
         return RetrievalSet(key, tuple((n, 0, max(LEAST_SEQUENCES, items // n)) for n in lengths))
 

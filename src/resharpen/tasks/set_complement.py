@@ -11,6 +11,7 @@ Shapes: N sequences, L positions, V tokens.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar, Literal
@@ -57,12 +58,16 @@ class SetComplement(TokenTask):
     @property
     def metrics(self) -> dict[str, Metric]:
         """A uniform guess is off by i / v at length i: by a half on average."""
-        return {"tvd": Metric("TVD", lower_is_better=True, worst=1.0, guess=0.5)}
+        return {"tvd": Metric("TVD", lower_is_better=True, worst=1.0, guess=0.5, range=(0.0, 1.0))}
 
     @property
     def longest(self) -> int:
         """The longest input that leaves a token to predict."""
         return self.v - 1
+
+    @property
+    def reported_lengths(self) -> Sequence[int]:
+        return range(1, self.v)
 
     def check_train_length(self, train_length: int) -> None:
         if not 1 <= train_length <= self.longest:

@@ -7,7 +7,7 @@ Shapes: M models, N sequences, L positions, V tokens, P scored places.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -64,6 +64,8 @@ class Metric:
     """Lengths are the ends of bins so wide; None for single lengths."""
     best: float | None = None
     """The best possible value, infinite if there is none; None: 0 where lower is better, otherwise 1."""
+    range: tuple[float, float] | None = None
+    """Between which all values lie, which is checked when results are written and read; None: not known."""
 
     @property
     def bound(self) -> float:
@@ -118,7 +120,12 @@ class Task:
     @property
     def metrics(self) -> dict[str, Metric]:
         """All that a run reports; the first is that of the figure."""
-        return {"tvd": Metric("TVD", lower_is_better=True, worst=1.0)}
+        return {"tvd": Metric("TVD", lower_is_better=True, worst=1.0, range=(0.0, 1.0))}
+
+    @property
+    def reported_lengths(self) -> Sequence[int] | None:
+        """At which every metric is reported, where that is known before anything is drawn."""
+        return None
 
     @property
     def lower_is_better(self) -> bool:

@@ -16,7 +16,7 @@ from resharpen.analysis.inspection import Inspection
 from resharpen.analysis.statistics import quantile
 from resharpen.experiments.keeping.store import Run, quoted
 from resharpen.streams import GROUP
-from resharpen.tasks import Task
+from resharpen.tasks import Metric
 
 if TYPE_CHECKING:
     import polars as pl
@@ -74,11 +74,10 @@ def print_claims(claims: Sequence[Claim], console: Console) -> None:
     )
 
 
-def print_scores(scores: pl.DataFrame, task: Task, console: Console) -> None:
-    """The best tenth and the median of the task's metric by setting and variant."""
+def print_scores(scores: pl.DataFrame, metric: Metric, console: Console) -> None:
+    """The best tenth and the median of a metric by setting and variant."""
     import polars as pl
 
-    metric = task.metrics[task.metric]
     best = metric.best_quantile
     lost = f" (a model without a score counts as {metric.worst:g})" if scores["score"].has_nulls() else ""
     title = f"{metric.label} over all lengths{lost}"

@@ -19,12 +19,13 @@ from runs import STOP_AT_ONCE, assert_same_results
 from resharpen.engines.choose import SLOWER
 from resharpen.engines.native import minimal
 from resharpen.errors import UserError
-from resharpen.experiments.keeping.shard import TABLES, ShardFiles
+from resharpen.experiments.keeping.shard import ShardFiles
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.stored import load_model
 from resharpen.experiments.running import training
 from resharpen.experiments.running.runner import Observer, run, with_engine
 from resharpen.experiments.running.training import Trainer
+from resharpen.experiments.specs.schema import TABLES
 from resharpen.experiments.specs.spec import Setting
 from resharpen.experiments.specs.toml import to_data
 from resharpen.models import Minimal
@@ -118,7 +119,7 @@ def test_a_damaged_file_is_named_and_only_its_shard_is_run_again(tiny, tmp_path,
     victim = store.files(store.shards()[1]).directory / name
     victim.write_bytes(victim.read_bytes()[:-20])
     with pytest.raises(UserError, match=name):
-        store.table("lengths")
+        Run(tmp_path / "r").table("lengths")
     plans = []
     again = run(tiny, tmp_path / "r", workers=1, observer=Observer(plan=plans.append))
     assert [shard.name for shard in plans[0].todo] == [store.shards()[1].name]

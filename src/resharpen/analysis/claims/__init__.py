@@ -7,8 +7,8 @@ from resharpen.analysis.claims.languages import dyck_claims, tomita_claims
 from resharpen.analysis.claims.max_retrieval import max_retrieval_claims
 from resharpen.analysis.claims.remedies import remedies_claims
 from resharpen.analysis.claims.set_complement import set_complement_claims
-from resharpen.analysis.samples import correlation_within_groups
-from resharpen.analysis.scores import WORST, scores, task_of
+from resharpen.analysis.samples import correlation_within_groups, paired_only
+from resharpen.analysis.scores import scores, task_of, worst_values
 from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.specs import shelf
 from resharpen.experiments.specs.spec import usual_model
@@ -49,11 +49,12 @@ def of_the_paper(run: Results) -> bool:
 
 
 def claims(run: Results) -> list[Claim]:
-    """The claims that a run can speak to: none for a task or models that the paper does not have."""
-    if why_no_claims(run):
+    """The claims that a run can speak to: none for a task or models that the paper does not have, and none as long as
+    there is no draw that all variants of a setting have."""
+    if why_no_claims(run) or paired_only(scores(run)).is_empty():
         return []
     test, metric = _BY_TASK[task_of(run).kind], task_of(run).metric
-    correlation = correlation_within_groups(scores(run), WORST[metric])
+    correlation = correlation_within_groups(scores(run), worst_values(run)[metric])
     worth = correlation.worth(GROUP)
     have = set(run.table("models").select("setting", "variant").unique().iter_rows())
     given = run.experiment.hyperparameters

@@ -6,13 +6,13 @@ Which lengths count, and what a model without a value has there, is said at `sco
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import TYPE_CHECKING
 
 from resharpen.analysis.claims.finding import Claim, Finding, make_claim, paired_findings
 from resharpen.analysis.samples import BEST, MEDIAN, Cells, by_draw, paired_differences, paired_only
-from resharpen.analysis.scores import WORST, scored_lengths
+from resharpen.analysis.scores import scored_lengths, worst_values
 from resharpen.analysis.statistics import Interval, Sample, quantile_interval, sum_interval
 from resharpen.experiments.keeping.results import Results
 from resharpen.parts import PAPER_PLACEMENTS
@@ -32,13 +32,14 @@ SAME = 0.05
 
 @dataclass(frozen=True)
 class Measured:
-    """Every value at the best checkpoints, and how many independent draws a draw is worth."""
+    """Every value at the best checkpoints, how many independent draws a draw is worth, what a lost model has."""
 
     rows: pl.DataFrame
     worth: float
+    worst: dict[str, float]
 
     def where(self, *conditions: pl.Expr) -> Measured:
-        return Measured(self.rows.filter(*conditions), self.worth)
+        return replace(self, rows=self.rows.filter(*conditions))
 
     def at_length(self) -> Measured:
         import polars as pl
@@ -51,14 +52,14 @@ class Measured:
 
         of = self.rows.filter(pl.col("metric") == metric, pl.col("weights") == weights)
         mean = of.group_by("setting", "variant", "draw").agg(pl.col("value").mean())
-        return by_draw(mean, ["setting", "variant"], "value", WORST[metric], self.worth)
+        return by_draw(mean, ["setting", "variant"], "value", self.worst[metric], self.worth)
 
 
 def dyck_claims(run: Results, worth: float = 1.0) -> list[Claim]:
     """Claim 5 if the run has Dyck(8,10), claim 6 if it has any other."""
     import polars as pl
 
-    measured = Measured(paired_only(scored_lengths(run)), worth)
+    measured = Measured(paired_only(scored_lengths(run)), worth, worst_values(run))
     main = (pl.col("k") == 8) & (pl.col("m") == 10)
     tests = ((_main_dyck, measured.where(main)), (_further_dyck, measured.where(~main)))
     return [test(part) for test, part in tests if not part.rows.is_empty()]
@@ -67,7 +68,7 @@ def dyck_claims(run: Results, worth: float = 1.0) -> list[Claim]:
 def tomita_claims(run: Results, worth: float = 1.0) -> list[Claim]:
     import polars as pl
 
-    at_length = Measured(paired_only(scored_lengths(run)), worth).at_length()
+    at_length = Measured(paired_only(scored_lengths(run)), worth, worst_values(run)).at_length()
     three = at_length.where(pl.col("n") == 3, pl.col("length") <= LONGEST_OF_3).means("auc")
     seven = at_length.where(pl.col("n") == 7).means("auc")
     what = f"median AUC difference in language 3 on new lengths to {LONGEST_OF_3}"

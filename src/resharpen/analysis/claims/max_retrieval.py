@@ -6,7 +6,7 @@ from itertools import product
 
 from resharpen.analysis.claims.finding import Claim, make_claim, paired_findings
 from resharpen.analysis.samples import by_draw, paired_only
-from resharpen.analysis.scores import WORST, scored_lengths
+from resharpen.analysis.scores import scored_lengths, worst_values
 from resharpen.experiments.keeping.results import Results
 
 BETTER, WORSE = ("post", "peri"), ("none", "pre")
@@ -33,9 +33,8 @@ def max_retrieval_claims(run: Results, worth: float = 1.0) -> list[Claim]:
         .agg(pl.when(pl.col("value").is_not_null().all()).then(pl.col("value").sum()))
     )
     pairs, what = list(product(BETTER, WORSE)), "median accuracy difference"
-    findings = paired_findings(
-        by_draw(mean, cell, "value", WORST["accuracy"], worth), pairs, f"{what} on new lengths", ">"
-    )
+    means = by_draw(mean, cell, "value", worst_values(run)["accuracy"], worth)
+    findings = paired_findings(means, pairs, f"{what} on new lengths", ">")
     # a model that is lost has the worst change there is: from all right to none
     gains = by_draw(change, cell, "value", -1.0, worth)
     findings += paired_findings(gains, pairs, f"{what}, gain from the shorter to the longer half of the lengths", ">")

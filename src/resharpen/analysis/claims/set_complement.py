@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from resharpen.analysis.claims.finding import Claim, Finding, make_claim
 from resharpen.analysis.samples import BEST, MEDIAN, Cells, by_draw, paired_only
-from resharpen.analysis.scores import WORST, scores
+from resharpen.analysis.scores import scores, worst_values
 from resharpen.analysis.statistics import most_below, quantile_interval, sum_interval
 from resharpen.experiments.keeping.results import Results
 from resharpen.parts import PAPER_PLACEMENTS
@@ -23,10 +23,11 @@ KEYS = ("variant", "train_length", "weights")
 
 def set_complement_claims(run: Results, worth: float = 1.0) -> list[Claim]:
     """The claims for each vocabulary of a run."""
+    worst = worst_values(run)["tvd"]
     return [
         claim
         for (v,), rows in sorted(paired_only(scores(run)).group_by("v"), key=lambda pair: pair[0])
-        for claim in SetComplementClaims(int(v), rows, worth).all()  # pyright: ignore[reportArgumentType]
+        for claim in SetComplementClaims(int(v), rows, worth, worst).all()  # pyright: ignore[reportArgumentType]
     ]
 
 
@@ -36,6 +37,8 @@ class SetComplementClaims:
     rows: pl.DataFrame
     worth: float
     """How many independent draws a draw is worth."""
+    worst: float = 1.0
+    """TVD of a model without one."""
 
     def all(self) -> list[Claim]:
         after = [
@@ -64,11 +67,11 @@ class SetComplementClaims:
 
     @cached_property
     def _new(self) -> Cells:
-        return by_draw(self.rows.filter("has_new"), KEYS, "score_new", WORST["tvd"], self.worth)
+        return by_draw(self.rows.filter("has_new"), KEYS, "score_new", self.worst, self.worth)
 
     @cached_property
     def _all(self) -> Cells:
-        return by_draw(self.rows, KEYS, "score", WORST["tvd"], self.worth)
+        return by_draw(self.rows, KEYS, "score", self.worst, self.worth)
 
     def _best_new(self, placement: str, s: int, says: Literal["<", ">"], threshold: float) -> Finding:
         found = quantile_interval(self._new[placement, s, "train"], BEST, threshold)

@@ -1,57 +1,108 @@
-"""What a run directory holds is looked at before it is used: a right hash says that nothing changed by accident, not
-that it makes sense.
-
-A diverged model has weights and scores that are not numbers; that is a result.
-"""
+"""What headers, manifests and states must have: a right checksum says that nothing changed by accident, not that it
+makes sense. Tables are checked in `reading.py`."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.errors import CONTROL
-from resharpen.experiments.specs.spec import Shard
 
-if TYPE_CHECKING:
-    import polars as pl
 
-_HEADER = {"format": int, "command": str, "spec": dict, "drawn": dict, "extents": list, "code": list, "rounding": dict}
-COLUMNS = {
-    "models": {"draw": int, "diverged_at": int},
-    "curves": {"weights": str, "step": int, "score": float, "score_trained": float, "loss": float},
-    "lengths": {"weights": str, "selection": str, "length": int, "metric": str, "value": float, "count": int},
+@dataclass(frozen=True)
+class Field:
+    """What a file of ours says under a name."""
+
+    kind: type
+    needed: bool = True
+    """What is not is shown as "not recorded" where it is missing: older versions did not write it."""
+
+
+HEADER = {
+    "format": Field(int),
+    "command": Field(str),
+    "spec": Field(dict),
+    "drawn": Field(dict),
+    "extents": Field(list),
+    "code": Field(list),
+    "rounding": Field(dict),
+    "provenance": Field(dict),
 }
-"""What every shard has in its tables beside `model`; that of `models` has more."""
+"""Of run.json."""
+REFERENCE_HEADER = {"spec": Field(dict), "drawn": Field(dict), "made": Field(list), "sha256": Field(dict)}
+"""Of reference.json."""
+MADE = {"command": Field(str), "provenance": Field(dict), "built": Field(dict)}
+"""What reference.json says of each run that it was made of."""
+PROVENANCE = {
+    "started": Field(str),
+    "cpu": Field(str),
+    "versions": Field(dict, needed=False),
+    "git": Field(str, needed=False),
+    "platform": Field(str, needed=False),
+    "cores": Field(int, needed=False),
+}
+MANIFEST = {
+    "format": Field(int),
+    "shard": Field(str),
+    "identity": Field(str),
+    "bytes": Field(dict),
+    "sha256": Field(dict),
+    "engine": Field(str, needed=False),
+    "built": Field(str, needed=False),
+    "seconds": Field(float, needed=False),
+}
+
+
+def check_fields(data: Any, fields: Mapping[str, Field], where: str = "") -> None:
+    """ValueError for what is not a table with these fields. Others may be there, and null is as good as nothing."""
+    if not isinstance(data, dict):
+        raise ValueError(f"{where or 'it'} is not a table")
+    for name, field in fields.items():
+        value, named = data.get(name), f"{where}.{name}" if where else name
+        if value is None and not field.needed:
+            continue
+        kinds = int | float if field.kind is float else field.kind
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise ValueError(f"'{named}' is missing or of the wrong type")
+        if isinstance(value, str) and CONTROL.search(value):
+            raise ValueError(f"'{named}' has control characters")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"'{named}' is not a number")
+
+
+def check_texts(data: Mapping[Any, Any], where: str, may_be_null: bool = False) -> None:
+    """ValueError unless all values are plain text."""
+    for name, value in data.items():
+        text = value is None and may_be_null
+        if CONTROL.search(name) or not (text or (isinstance(value, str) and not CONTROL.search(value))):
+            raise ValueError(f"'{where}' is not a table of texts")
 
 
 def check_header(header: Any) -> None:
     """ValueError for a run.json that was not written by us; the spec in it is checked by who reads it."""
-    if not isinstance(header, dict):
-        raise ValueError("it is not a table")
-    for name, kind in _HEADER.items():
-        if not isinstance(header.get(name), kind) or isinstance(header.get(name), bool):
-            raise ValueError(f"'{name}' is missing or of the wrong type")
+    check_fields(header, HEADER)
     for entry in header["code"]:
         texts = isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("path", "sha256"))
         if not texts or not re.fullmatch("[0-9a-f]{64}", entry["sha256"]) or "\0" in entry["path"]:
             raise ValueError("'code' is not a list of files and hashes")
         if not Path(entry["path"]).is_absolute():  # of whatever lies where the reader happens to be
             raise ValueError("'code' has a relative path")
-    check_provenance(header.get("provenance"))
+    check_texts(header["rounding"], "rounding")
+    check_provenance(header["provenance"])
 
 
 def check_provenance(facts: Any) -> None:
     """ValueError unless it says what is shown of it, in plain text."""
-    if not isinstance(facts, dict) or not all(isinstance(facts.get(name), str) for name in ("started", "cpu")):
-        raise ValueError("'provenance' does not say when and where the run began")
-    if CONTROL.search(facts["started"] + facts["cpu"]):
-        raise ValueError("'provenance' has control characters")
+    check_fields(facts, PROVENANCE, "provenance")
+    check_texts(facts.get("versions") or {}, "provenance.versions")
 
 
 def check_extents(extents: Sequence[Any], models: int) -> None:
@@ -88,30 +139,3 @@ def check_state(state: Mapping[str, NDArray], steps: int) -> None:
         )
         if alive is not None and not np.isfinite(alive).all():
             raise ValueError(f"{name} is not finite in a model that has not diverged")
-
-
-def check_columns(name: str, table: pl.DataFrame) -> None:
-    """ValueError for a table without the columns that every one of its name has."""
-    import polars as pl
-
-    kinds = {str: lambda t: t == pl.String, int: lambda t: t.is_integer(), float: lambda t: t.is_float()}
-    for column, kind in {"model": str, **COLUMNS[name]}.items():
-        dtype = table.schema.get(column)
-        if dtype is None or not kinds[kind](dtype):
-            raise ValueError(f"column '{column}' is missing or of the wrong type")
-
-
-def check_table(name: str, table: pl.DataFrame, shard: Shard, shared: Mapping[str, Any]) -> None:
-    """ValueError for a table that is not about the models of this shard; `shared` is what those have in common."""
-    check_columns(name, table)
-    ids = table["model"].to_list()
-    if (ids if name == "models" else list(dict.fromkeys(ids))) != shard.model_ids:
-        raise ValueError("it has other models")
-    if name != "models":
-        return
-    if table["draw"].to_list() != shard.draw_M.tolist():
-        raise ValueError("it has other draws")
-    first = table.row(0, named=True)
-    for column, value in shared.items():
-        if column not in first or first[column] != value:
-            raise ValueError(f"{column} is {first.get(column)!r}, not {value!r}")

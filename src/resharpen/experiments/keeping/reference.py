@@ -24,12 +24,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resharpen import own
-from resharpen.errors import CONTROL, UserError, unknown
+from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping import files
-from resharpen.experiments.keeping.checks import check_columns, check_provenance
+from resharpen.experiments.keeping.checks import MADE, REFERENCE_HEADER, check_fields, check_provenance, check_texts
 from resharpen.experiments.keeping.header import read_header, write_header
+from resharpen.experiments.keeping.reading import Reader
 from resharpen.experiments.keeping.store import REFERENCE, Run
-from resharpen.experiments.specs.spec import Experiment, Shard
+from resharpen.experiments.specs.schema import SCORES
+from resharpen.experiments.specs.spec import Experiment, Shard, find_shard
 from resharpen.experiments.specs.toml import differences, from_stored, search_data, to_data
 from resharpen.paths import absolute
 
@@ -90,10 +92,21 @@ class Reference:
         """All that there is to its spec, kept or not."""
         return self.experiment.shards()
 
+    @cached_property
+    def kept(self) -> list[Shard]:
+        """What it has, by the names in its header."""
+        names = [name for made in self.header["made"] for name in made["built"]]
+        try:
+            shards = [find_shard(self.experiment, name) for name in names]
+            models = [model for shard in shards for model in shard.model_ids]
+            if not models or len(set(models)) < len(models):
+                raise ValueError("it keeps a model twice" if models else "it keeps no shard")
+        except ValueError as error:
+            raise UserError(f"{self.directory / REFERENCE} is damaged: {error}") from error
+        return shards
+
     def table(self, name: str) -> pl.DataFrame:
         """`models` or `lengths`, which has its values in double precision again."""
-        import polars as pl
-
         if name not in KEPT:
             raise unknown(f"{self.directory} is a reference; table", name, KEPT)
         expected = self.header["sha256"][f"{name}.parquet"]
@@ -102,20 +115,14 @@ class Reference:
             data = path.read_bytes() if path.is_file() else b""
             if files.sha256(data) != expected:
                 raise UserError(f"{path} is missing or damaged: its hash is not the one in {REFERENCE}")
+            reader = Reader(self.experiment, SCORES)
             try:
-                table = pl.read_parquet(io.BytesIO(data)).cast({pl.Float32: pl.Float64})
-                check_columns(name, table)
-                if name == "models":
-                    self._check_models(table)
-            except (ValueError, pl.exceptions.PolarsError) as error:
+                table = reader.parse(name, data, self.kept)
+                reader.check(name, table, self.kept)
+            except ValueError as error:
                 raise UserError(f"{path} is not the table of a reference: {error}") from error
             self._read[expected] = table
         return self._read[expected]
-
-    def _check_models(self, table: pl.DataFrame) -> None:
-        settings, variants = {setting.name for setting in self.experiment.settings}, set(self.experiment.variants)
-        if not (set(table["setting"]) <= settings and set(table["variant"]) <= variants):
-            raise ValueError("it has models that are not in the spec")
 
     @cached_property
     def _read(self) -> dict[str, pl.DataFrame]:
@@ -204,24 +211,22 @@ def _file(name: str, sha256: str) -> str:
 
 def _check_header(header: Any) -> None:
     """ValueError for a reference.json that was not written by us; the spec in it is checked by who reads it."""
-    kinds = {"spec": dict, "drawn": dict, "made": list, "sha256": dict}
-    if not isinstance(header, dict) or not all(isinstance(header.get(name), kinds[name]) for name in kinds):
-        raise ValueError(f"it is not a table of {', '.join(kinds)}")
+    check_fields(header, REFERENCE_HEADER)
     hashes = [header["sha256"].get(f"{name}.parquet") for name in KEPT]
     if not all(isinstance(x, str) and re.fullmatch("[0-9a-f]{64}", x) for x in hashes):
         raise ValueError("'sha256' has no hash for each table")
     if not header["made"]:
         raise ValueError("'made' is empty")
     for made in header["made"]:
-        if not isinstance(made, dict) or not isinstance(made.get("built"), dict):
-            raise ValueError("'made' does not say what made each shard")
-        check_provenance(made.get("provenance"))
-        _check_command(made.get("command"))
+        check_fields(made, MADE, "made")
+        check_texts(made["built"], "made.built", may_be_null=True)
+        check_provenance(made["provenance"])
+        _check_command(made["command"])
 
 
-def _check_command(command: Any) -> None:
+def _check_command(command: str) -> None:
     """Readers are told to run it: it is a `resharpen run`, and holds nothing that a shell would take for more."""
-    words = shlex.split(command) if isinstance(command, str) and not CONTROL.search(command) else []
+    words = shlex.split(command)
     if words[:2] != ["resharpen", "run"] or shlex.join(words) != command:
         raise ValueError("'made' has a command that is not a `resharpen run`")
 

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from resharpen.errors import UserError
-from resharpen.experiments.keeping import files, lock
+from resharpen.experiments.keeping import checks, files, lock
+from resharpen.experiments.keeping.checks import check_fields
+from resharpen.experiments.specs.schema import TABLES
 
 if TYPE_CHECKING:
     import polars as pl
 
-TABLES = ("models", "curves", "lengths")
 WEIGHTS_FILE = "weights.safetensors"
 RESULTS = (*(f"{name}.parquet" for name in TABLES), WEIGHTS_FILE)
 STATE, MANIFEST, LEASE = "state.safetensors", "manifest.json", ".lease"
@@ -136,7 +137,7 @@ class ShardFiles:
         return data
 
     def told(self, name: str) -> Any:
-        """What a finished shard says of how it was made: `engine`, `built`, `seconds`."""
+        """What a finished shard says of how it was made: `engine`, `built`, `seconds`; None if it does not."""
         return (self._manifest() or {}).get(name)
 
     def discard(self) -> None:
@@ -201,12 +202,9 @@ class ShardFiles:
 def _read_manifest(path: str, inode: int, size: int, modified: int) -> dict[str, Any]:
     """One command asks for the manifests many times: an unchanged one is read once. ValueError if it is not one."""
     manifest = json.loads(Path(path).read_bytes())
-    if not isinstance(manifest, dict):
-        raise ValueError("not a table")
+    check_fields(manifest, checks.MANIFEST)
     for key, kind in (("sha256", str), ("bytes", int)):
-        values = manifest.get(key)
-        if not isinstance(values, dict) or set(values) != set(RESULTS):
-            raise ValueError(f"{key} is not that of a manifest")
-        if not all(isinstance(value, kind) for value in values.values()):
+        values = manifest[key]
+        if set(values) != set(RESULTS) or not all(isinstance(value, kind) for value in values.values()):
             raise ValueError(f"{key} is not that of a manifest")
     return manifest

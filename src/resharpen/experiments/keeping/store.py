@@ -6,7 +6,7 @@ code/HASH-FILE.py                       copies of the user's own code, to read
 shards/SETTING/VARIANT/FIRST-LAST/
     state.safetensors                   an unfinished shard: everything needed to go on, bit for bit
     models, curves, lengths .parquet    a finished shard: its rows of the three tables
-    weights.safetensors                 the kept weights, WEIGHTS_FILE.SELECTION.NAME [M, ...]
+    weights.safetensors                 the kept weights, WEIGHTS.SELECTION.NAME [M, ...]
     manifest.json                       written last, with the hashes of the others: now the shard is done
     .lease                              held by the process that trains the shard; gone when it is done
 .lock                                   held for a moment by whoever creates or extends the run
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import io
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,18 +26,20 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import own
 from resharpen.engines.choose import rounding
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping import files, lock
-from resharpen.experiments.keeping.checks import check_extents, check_header, check_table
+from resharpen.experiments.keeping.checks import check_extents, check_header
 from resharpen.experiments.keeping.header import read_header, write_header
 from resharpen.experiments.keeping.machine import provenance
-from resharpen.experiments.keeping.shard import FORMAT, TABLES, WEIGHTS_FILE, ShardFiles
-from resharpen.experiments.keeping.tables import shared_columns
+from resharpen.experiments.keeping.reading import Reader
+from resharpen.experiments.keeping.shard import FORMAT, WEIGHTS_FILE, Damaged, Foreign, ShardFiles
 from resharpen.experiments.specs.identity import identities
+from resharpen.experiments.specs.schema import SLOTS, TABLES
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.toml import differences, from_stored, search_data, to_data
 from resharpen.paths import absolute
@@ -151,61 +152,112 @@ class Run:
         return ShardFiles(self.root, shard.name, self._identity(shard))
 
     def done(self) -> list[Shard]:
-        """The finished shards, by their manifests and the lengths of their files; who reads one checks its hash."""
+        """The finished shards, by their manifests and the lengths of their files; who reads one checks the rest. They
+        are looked for once: a command sees the same ones however many others finish meanwhile."""
+        return self._done
+
+    @cached_property
+    def _done(self) -> list[Shard]:
         return [shard for shard in self.shards() if self.files(shard).is_done()]
 
     def table(self, name: str) -> pl.DataFrame:
         """One of `models`, `curves`, `lengths`, over all finished shards."""
-        import polars as pl
-
         if name not in TABLES:
             raise unknown("table", name, TABLES)
         done = self.done()
         if not done:
             raise UserError(f"{self.directory} has no finished shard yet; continue it with: {self.command}")
-        if self._read.get(name, (0,))[0] != len(done):  # a shard that is done stays as it is
-            pieces = [self._piece(name, shard) for shard in done]
-            # variants may have hyperparameters of their own, models other sizes: columns that not all shards have
-            self._read[name] = len(done), pl.concat(pieces, how="diagonal")
-        return self._read[name][1]
+        if name not in self._read:
+            self._read[name] = self._checked(name, done, [self._parsed(name, shard) for shard in done])
+        return self._read[name]
 
     @cached_property
-    def _read(self) -> dict[str, tuple[int, pl.DataFrame]]:
-        """Tables as they were last read, and of how many shards: one command asks for them many times."""
+    def _read(self) -> dict[str, pl.DataFrame]:
+        """Tables by name: one command asks for them many times."""
         return {}
 
-    def _piece(self, name: str, shard: Shard) -> pl.DataFrame:
-        import polars as pl
+    @cached_property
+    def _reader(self) -> Reader:
+        return Reader(self.experiment)
 
+    def _parsed(self, name: str, shard: Shard) -> pl.DataFrame:
         where = self.files(shard)
         data = where.read(f"{name}.parquet")
         try:
-            table = pl.read_parquet(io.BytesIO(data), parallel="none")  # for many small files threads are in the way
-            check_table(name, table, shard, self._shared[shard.setting.name, shard.variant])
-        except (ValueError, pl.exceptions.PolarsError) as error:
-            raise where.damaged(f"{name}.parquet", f"is not this shard's table ({error})") from error
+            return self._reader.parse(name, data, [shard])
+        except ValueError as error:
+            raise _not_its_table(where, name, error) from error
+
+    def _checked(self, name: str, shards: Sequence[Shard], pieces: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        """The tables of several shards as one; `Damaged` says which of them makes no sense."""
+        import polars as pl
+
+        # variants may have hyperparameters of their own, models other sizes: columns that not all shards have
+        table = pl.concat(pieces, how="diagonal_relaxed")
+        try:
+            self._reader.check(name, table, shards)
+        except ValueError as error:
+            if len(shards) > 1:
+                for shard, piece in zip(shards, pieces, strict=True):
+                    self._checked(name, [shard], [piece])
+            raise _not_its_table(self.files(shards[0]), name, error) from error
         return table
 
-    @cached_property
-    def _shared(self) -> dict[tuple[str, str], dict[str, Any]]:
-        cells = self.experiment.cells()
-        return {(shard.setting.name, shard.variant): shared_columns(self.experiment, shard) for shard in cells}
+    def look_over(self, shards: Sequence[Shard]) -> list[bool | Damaged | Foreign]:
+        """Whether each shard is finished, or what is wrong with it: all that reading its results would find."""
+        found: list[Any] = [self._whole(shard) for shard in shards]
+        whole = [i for i, pieces in enumerate(found) if isinstance(pieces, dict)]
+        try:
+            for name in TABLES if whole else ():
+                self._checked(name, [shards[i] for i in whole], [found[i][name] for i in whole])
+        except Damaged as error:
+            if len(shards) == 1:
+                return [error]
+            return [self.look_over([shard])[0] for shard in shards]
+        return [True if isinstance(what, dict) else what for what in found]
+
+    def _whole(self, shard: Shard) -> dict[str, pl.DataFrame] | bool | Damaged | Foreign:
+        """The tables of a finished shard whose files are all there and have the right hash; else as `look_over`."""
+        try:
+            if not self.files(shard).is_done():
+                return False
+            self.weights(shard)
+            return {name: self._parsed(name, shard) for name in TABLES}
+        except (Damaged, Foreign) as error:
+            return error
 
     def weights(self, shard: Shard) -> dict[str, NDArray]:
-        """Kept weights of a shard: WEIGHTS_FILE.SELECTION.NAME -> [M, ...]."""
-        where, problem = self.files(shard), self.experiment.problem(shard)
+        """Kept weights of a shard: WEIGHTS.SELECTION.NAME -> [M, ...]."""
+        where = self.files(shard)
         if not where.is_done():
             raise UserError(f"shard {shard.name} is not finished; continue it with: {self.command}")
         try:
             kept = files.parse_arrays(where.read(WEIGHTS_FILE), where.facts)
         except files.TornFile as error:
             raise where.damaged(WEIGHTS_FILE, str(error)) from error
-        parameters = problem.model.parameters(problem.parts)
+        shapes = {f"{slot}.{name}": shape for slot in SLOTS for name, shape in self._shapes(shard).items()}
+        if strange := set(shapes) ^ set(kept):
+            raise where.damaged(WEIGHTS_FILE, f"has other weights than its model ({min(strange)})")
         for name, array in kept.items():
-            parameter = parameters.get(name.split(".", 2)[-1])
-            if parameter is None or array.shape != (shard.count, *map(int, parameter.shape)):
+            if array.dtype != np.float32 or array.shape != (shard.count, *shapes[name]):
                 raise where.damaged(WEIGHTS_FILE, f"has weights of another model ({name} {list(array.shape)})")
         return kept
+
+    def _shapes(self, shard: Shard) -> dict[str, tuple[int, ...]]:
+        key = shard.setting.name, shard.variant
+        if key not in self._known_shapes:
+            problem = self.experiment.problem(shard)
+            parameters = problem.model.parameters(problem.parts)
+            self._known_shapes[key] = {name: tuple(map(int, p.shape)) for name, p in parameters.items()}
+        return self._known_shapes[key]
+
+    @cached_property
+    def _known_shapes(self) -> dict[tuple[str, str], dict[str, tuple[int, ...]]]:
+        return {}
+
+
+def _not_its_table(where: ShardFiles, name: str, error: ValueError) -> Damaged:
+    return where.damaged(f"{name}.parquet", f"is not this shard's table ({error})")
 
 
 def _may_be_brought_along(path: Path) -> bool:

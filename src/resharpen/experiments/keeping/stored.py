@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.store import Run
+from resharpen.experiments.specs.schema import step_column
 from resharpen.experiments.specs.spec import Setting, Shard
 from resharpen.models import Model
 from resharpen.parts import Parts
@@ -20,6 +21,10 @@ from resharpen.tasks import Items
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+READ = ("rms_epsilon",)
+"""Of the hyperparameters of every model, what its logits depend on; parts have their own."""
 
 
 @dataclass(frozen=True)
@@ -113,11 +118,15 @@ def load_model(run: Run, model_id: str, weights: Weights = "train", selection: s
     if any(np.isnan(array).any() for array in kept.values()):
         raise UserError(f"model '{model_id}' diverged before a checkpoint could be kept")
     row = run.table("models").filter(model=model_id).row(0, named=True)
-    step = row[f"{weights}_{selection.replace('-', '_')}_step"]
+    step = row[step_column(f"{weights}.{selection}")]
     variant = run.experiment.variants[shard.variant]
     model = shard.setting.model_of(variant)
-    hyperparameters = {name: row[name] for name in run.experiment.rows(variant)}
-    return StoredModel(model_id, shard.setting, model, variant.parts(model), hyperparameters, kept, step)
+    parts = variant.parts(model)
+    # an older run may not have what was added to the search later: nothing is lost unless the model reads it
+    hyperparameters = {name: row[name] for name in run.experiment.rows(variant) if row[name] is not None}
+    if missing := [name for name in (*READ, *parts.hyperparameters) if name not in hyperparameters]:
+        raise UserError(f"model '{model_id}' cannot be opened: its {missing[0]} is not recorded in {run.directory}")
+    return StoredModel(model_id, shard.setting, model, parts, hyperparameters, kept, step)
 
 
 def find_shard(run: Run, model_id: str) -> Shard:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.experiments.specs.spec import Experiment, Shard
+from resharpen.experiments.specs.schema import TABLES, Column, models_columns, step_column
+from resharpen.experiments.specs.spec import Experiment, Setting, Shard
 from resharpen.metrics import ByLength
 from resharpen.optim.hyperparameters import Draws
 
@@ -28,49 +29,49 @@ def models_table(
     kept_step: Mapping[str, NDArray[np.int64]],
 ) -> pl.DataFrame:
     """One row per model: what it is, every hyperparameter, the steps of the kept checkpoints, divergence."""
-    import polars as pl
-
-    same = shared_columns(experiment, shard)
-    steps = {f"{slot.replace('.', '_').replace('-', '_')}_step": _step(at) for slot, at in kept_step.items()}
-    return pl.DataFrame(
-        {"model": shard.model_ids, "draw": shard.draw_M}
-        | {name: [value] * shard.count for name, value in same.items()}
-        | hyperparameters
-        | {"diverged_at": _step(diverged_at_M)}
-        | steps
-    )
+    same = shared_values(experiment, shard.setting, shard.variant)
+    data = {name: [value] * shard.count for name, value in same.items()}
+    data |= {"model": shard.model_ids, "draw": shard.draw_M, **hyperparameters, "diverged_at": _step(diverged_at_M)}
+    data |= {step_column(slot): _step(at) for slot, at in kept_step.items()}
+    return _frame(columns_of(experiment, shard.setting, shard.variant), data)
 
 
-def shared_columns(experiment: Experiment, shard: Shard) -> dict[str, Any]:
-    """What the models of a shard have in common: rows that were trained differently differ here."""
-    setting, variant = shard.setting, experiment.variants[shard.variant]
+def columns_of(experiment: Experiment, setting: Setting, variant: str) -> tuple[Column, ...]:
+    """Those of `models` for the models of a setting and variant."""
+    chosen = experiment.variants[variant]
+    return models_columns(_fields(setting.task, setting.model_of(chosen)), experiment.rows(chosen))
+
+
+def shared_values(experiment: Experiment, setting: Setting, name: str) -> dict[str, Any]:
+    """What the models of a setting and variant have in common: rows that were trained differently differ here."""
+    variant = experiment.variants[name]
     model = setting.model_of(variant)
     return {
         "setting": setting.name,
         "task": setting.task.kind,
         "train_length": setting.train_length,
         "family": model.kind,
-        "variant": shard.variant,
+        "variant": name,
         **variant.columns(model),
         "steps": experiment.steps,
         "batch": experiment.batch,
         "seed": experiment.seed,
         "engine": variant.engine or experiment.engine,
         "device": experiment.device,
-        **_fields(setting.task),  # which the spec let in: see its COLUMNS
-        **_fields(model),
+        **_fields(setting.task, model),
     }
 
 
 def curves_table(
     shard: Shard, checkpoints: Sequence[int], score: Mapping[str, NDArray[np.float64]], loss_CxM: NDArray[np.float64]
 ) -> pl.DataFrame:
-    """One row per model, kind of weights and checkpoint: the score over all lengths and over trained ones, and the mean
+    """One row per model, weights and checkpoint: the score over all lengths and over trained ones, and the mean
     training loss since the checkpoint before."""
     import polars as pl
 
     pieces = [
-        pl.DataFrame(
+        _frame(
+            TABLES["curves"],
             {
                 "model": np.repeat(shard.model_ids, len(checkpoints)),
                 "weights": [which] * (shard.count * len(checkpoints)),
@@ -78,7 +79,7 @@ def curves_table(
                 "score": _value(score[which].T.ravel()),
                 "score_trained": _value(score[f"{which}.trained"].T.ravel()),
                 "loss": _value(loss_CxM.T.ravel()),
-            }
+            },
         )
         for which in score
         if "." not in which
@@ -87,32 +88,47 @@ def curves_table(
 
 
 def lengths_table(shard: Shard, reported: Reported) -> pl.DataFrame:
-    """One row per model, kind of weights, selection, metric and length: the value on the report set."""
+    """One row per model, weights, selection, metric and length: the value on the report set."""
     import polars as pl
 
     pieces = []
     for (slot, metric), (length_S, value_MxS, n_S) in reported.items():
         which, selection = slot.split(".")
         rows = value_MxS.size
-        pieces.append(
-            pl.DataFrame(
-                {
-                    "model": np.repeat(shard.model_ids, len(length_S)),
-                    "weights": [which] * rows,
-                    "selection": [selection] * rows,
-                    "length": np.tile(length_S, shard.count),
-                    "metric": [metric] * rows,
-                    "value": _value(value_MxS.ravel()),
-                    "count": np.tile(n_S, shard.count),
-                }
-            )
-        )
+        columns = {
+            "model": np.repeat(shard.model_ids, len(length_S)),
+            "weights": [which] * rows,
+            "selection": [selection] * rows,
+            "length": np.tile(length_S, shard.count),
+            "metric": [metric] * rows,
+            "value": _value(value_MxS.ravel()),
+            "count": np.tile(n_S, shard.count),
+        }
+        pieces.append(_frame(TABLES["lengths"], columns))
     return pl.concat(pieces)
 
 
-def _fields(thing: Any) -> dict[str, Any]:
-    """The numbers and texts of a dataclass, as columns."""
-    return {field.name: getattr(thing, field.name) for field in fields(thing)}
+def dtype(column: Column) -> pl.DataType | type[pl.DataType]:
+    """The type of a column in the files. A field of a task may hold something else, of whatever type it gets."""
+    import polars as pl
+
+    return {int: pl.Int64, float: pl.Float64, str: pl.String, bool: pl.Boolean}.get(column.kind, pl.Unknown)
+
+
+def _frame(columns: Sequence[Column], data: Mapping[str, Any]) -> pl.DataFrame:
+    """The declared columns in their order and types: one that is forgotten, or not declared, is an error."""
+    import polars as pl
+
+    names = [column.name for column in columns]
+    assert set(data) == set(names), set(data) ^ set(names)
+    types = {column.name: dtype(column) for column in columns}
+    known = {name: kind for name, kind in types.items() if kind != pl.Unknown}
+    return pl.DataFrame({name: data[name] for name in names}, schema_overrides=known)
+
+
+def _fields(*things: Any) -> dict[str, Any]:
+    """The numbers and texts of task and model, as columns; the spec let them in."""
+    return {field.name: getattr(thing, field.name) for thing in things for field in fields(thing)}
 
 
 def _value(values: NDArray[np.floating]) -> pl.Series:

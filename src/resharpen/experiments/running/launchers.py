@@ -20,7 +20,7 @@ from typing import Any
 from resharpen import own
 from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping.machine import cores
-from resharpen.experiments.keeping.shard import Damaged
+from resharpen.experiments.keeping.shard import Damaged, Foreign
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.training import Asked, Progress, Trainer
 from resharpen.experiments.specs.spec import Shard
@@ -79,11 +79,12 @@ def _not_ours(run: Run, shard: Shard) -> Progress:
 
 
 def _is_done(run: Run, shard: Shard) -> bool:
-    try:
-        return run.files(shard).is_done(thorough=True)
-    except Damaged:
+    (found,) = run.look_over([shard])
+    if isinstance(found, Foreign):
+        raise found
+    if isinstance(found, Damaged):
         run.files(shard).discard()
-        return False
+    return found is True
 
 
 def _train(run: Run, shard: Shard, on_progress: OnProgress, asked: Ask) -> bool:

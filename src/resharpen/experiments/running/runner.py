@@ -127,8 +127,8 @@ def with_engine(experiment: Experiment) -> Experiment:
 
 
 def plan_of(store: Run, job: tuple[int, int] = (1, 1), without: Collection[str] = (), discard: bool = False) -> Plan:
-    """What is left to do: every file of a finished shard is read and compared with its hash. Damaged results are thrown
-    away here; those of another spec only with `discard`, and without it nothing is.
+    """What is left to do: everything of a finished shard is read as whoever looks at the run reads it. Damaged results
+    are thrown away here; those of another spec only with `discard`, and without it nothing is.
 
     A job takes every n-th shard in the order of draws and names: all jobs have about as much of every setting, and of
     the draws that a run has grown by.
@@ -139,7 +139,7 @@ def plan_of(store: Run, job: tuple[int, int] = (1, 1), without: Collection[str] 
     # not one by one: a future takes more room than a shard
     stretches = [shards[k : k + 100] for k in range(0, len(shards), 100)]
     with ThreadPoolExecutor(cores()) as readers:
-        looked = readers.map(lambda stretch: [_look_over(store, shard) for shard in stretch], stretches)
+        looked = readers.map(lambda stretch: _look_over(store, stretch), stretches)
         found = list(zip(shards, [done for stretch in looked for done in stretch], strict=True))
     foreign = [what for _, what in found if isinstance(what, Foreign)]
     if foreign and not discard:
@@ -153,13 +153,10 @@ def plan_of(store: Run, job: tuple[int, int] = (1, 1), without: Collection[str] 
     return Plan(store, shards, todo, [str(what) for _, what in found if isinstance(what, UserError)])
 
 
-def _look_over(store: Run, shard: Shard) -> bool | Damaged | Foreign:
-    """Whether a shard is done, or what is wrong with it."""
-    files = store.files(shard)
-    try:
-        done = files.is_done(thorough=True)
-    except (Damaged, Foreign) as error:
-        return error
-    if done and files.state.exists():  # a kill came between the manifest and the end of the state
-        files.tidy()
-    return done
+def _look_over(store: Run, shards: Sequence[Shard]) -> list[bool | Damaged | Foreign]:
+    """Whether each shard is done, or what is wrong with it."""
+    found = store.look_over(shards)
+    for shard, done in zip(shards, found, strict=True):
+        if done is True and (files := store.files(shard)).state.exists():
+            files.tidy()  # a kill came between the manifest and the end of the state
+    return found

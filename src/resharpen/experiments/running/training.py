@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +22,19 @@ from resharpen.engines.choose import make_engine
 from resharpen.errors import UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.checks import check_arrays, check_state
+from resharpen.experiments.keeping.reading import Reader
 from resharpen.experiments.keeping.shard import ShardFiles
 from resharpen.experiments.keeping.store import engine_of
 from resharpen.experiments.keeping.tables import curves_table, lengths_table, models_table
+from resharpen.experiments.specs.schema import SLOTS
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.metrics import ByLength
 from resharpen.state import SELECTIONS, WEIGHTS, Arrays, arrays_of
 
+if TYPE_CHECKING:
+    import polars as pl
+
 SCORES = tuple(name for which in WEIGHTS for name in (which, f"{which}.trained"))
-SLOTS = tuple(f"{which}.{selection}" for which in WEIGHTS for selection in SELECTIONS)
 
 SAVE_EVERY = 10.0
 """Seconds between saved states, at most; also what a kill can cost."""
@@ -271,10 +276,20 @@ class Trainer:
             "curves": curves_table(self._shard, self._checkpoints, kept.score, kept.mean_loss(self._checkpoints)),
             "lengths": lengths_table(self._shard, by_length),
         }
+        self._check(tables)
         seconds = round(self._seconds, 3)
         built = f"{engine.built}, begun by another build" if self._mixed else engine.built
         facts = {"shard": self._shard.name, "engine": self._engine, "built": built, "seconds": seconds}
         self._files.finish(tables, kept.weights, facts)
+
+    def _check(self, tables: Mapping[str, pl.DataFrame]) -> None:
+        """UserError for what nobody would read: it would be thrown away and trained again for ever."""
+        for name, table in tables.items():
+            try:
+                Reader(self._experiment).check(name, table, [self._shard])
+            except ValueError as error:
+                what = f"{self._shard.name}: its table '{name}' makes no sense and is not written"
+                raise UserError(f"{what}: {error}") from error
 
 
 def _digest(built: str) -> NDArray[np.uint8]:

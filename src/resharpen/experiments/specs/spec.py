@@ -17,7 +17,8 @@ import numpy as np
 from resharpen import own, streams
 from resharpen.engines.base import Ensemble, Problem, setting_name
 from resharpen.errors import UserError, unknown
-from resharpen.experiments.specs.variant import OF_THE_TASK, PARTS, Variant, choose, meaning, sum_name
+from resharpen.experiments.specs.schema import RESERVED
+from resharpen.experiments.specs.variant import OF_THE_TASK, Variant, choose, meaning, sum_name
 from resharpen.models import Model, find_model
 from resharpen.optim import find_optimizer
 from resharpen.optim.hyperparameters import TABLE, Given, Row, draw, narrowed
@@ -34,22 +35,6 @@ CHECKED_AT_ONCE = 2**21
 """Bound on positions x tokens of an own task that are looked at together."""
 LONGEST_NAME = 200
 """Of what becomes the name of a directory, with room for the rest of a path."""
-
-SHARED = ("setting", "task", "train_length", "family", "variant", *PARTS, "steps", "batch", "seed", "engine", "device")
-COLUMNS = (
-    *SHARED,
-    "model",
-    "draw",
-    "diverged_at",
-    "weights",
-    "selection",
-    "length",
-    "metric",
-    "value",
-    "count",
-    "score",
-)
-"""Of the tables of every run: no field of a task or a model and no hyperparameter goes by one of these names."""
 
 
 def check_name(name: str, what: str = "name") -> None:
@@ -161,6 +146,18 @@ def models_of(shard: str) -> list[str]:
     cell, _, draws = shard.rpartition("/")
     first, last = map(int, draws.split("-"))
     return [f"{cell}/{i}" for i in range(first, last + 1)]
+
+
+def find_shard(experiment: Experiment, name: str) -> Shard:
+    """The shard of that name, whatever the sizes of others; ValueError for one that the experiment cannot have."""
+    for setting in experiment.settings:
+        for variant in experiment.variants:
+            draws = re.fullmatch(r"(\d{5,10})-(\d{5,10})", name.removeprefix(f"{setting.name}/{variant}/"))
+            first, last = map(int, draws.groups()) if draws else (0, -1)
+            shard = Shard(setting, variant, first, last - first + 1)
+            if first <= last < experiment.models and shard.name == name:
+                return shard
+    raise ValueError(f"'{name}' is not a shard of {experiment.name}")
 
 
 @dataclass(frozen=True)
@@ -317,14 +314,14 @@ class Experiment:
 
     def _check_columns(self, variant: Variant) -> None:
         rows = self.rows(variant)
-        if taken := [row for row in rows if row in COLUMNS]:
+        if taken := [row for row in rows if row in RESERVED]:
             raise UserError(f"a hyperparameter cannot be called '{taken[0]}': the tables have a column of that name")
         for setting in self.settings:
             values: dict[str, Any] = {}
             for what, thing in (("task", setting.task), ("model", setting.model_of(variant))):
                 for name in (f.name for f in fields(thing)):  # pyright: ignore[reportArgumentType]
                     value = getattr(thing, name)
-                    if name in COLUMNS or name in rows or values.setdefault(name, value) != value:
+                    if name in RESERVED or name in rows or values.setdefault(name, value) != value:
                         raise UserError(f"a {what} cannot have a field '{name}': the tables have a column of that name")
                     if what == "model":
                         typed(f"{name} of a {own.short(thing.kind)}", value, int)

@@ -6,6 +6,7 @@ import re
 import shlex
 from typing import Any
 
+from resharpen.analysis.scores import not_recorded
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.reference import Reference
 from resharpen.experiments.keeping.results import Results
@@ -13,6 +14,8 @@ from resharpen.experiments.specs.shelf import SCALES, SHELF, take
 from resharpen.experiments.specs.spec import Experiment, roles
 from resharpen.experiments.specs.toml import differences, to_data
 from resharpen.views.progress import duration
+
+NOT_RECORDED = "not recorded"
 
 
 def about(run: Results) -> dict[str, Any]:
@@ -25,9 +28,9 @@ def about(run: Results) -> dict[str, Any]:
         made = [(len(made["built"]), made["provenance"]) for made in run.header["made"]]
     else:
         finished = run.done()
-        done, time = len(finished), duration(sum(run.files(shard).told("seconds") for shard in finished))
+        done, time = len(finished), _time([run.files(shard).told("seconds") for shard in finished])
         where = {"run": str(run.directory), "shards": f"{done:,} of {shards:,} finished"}
-        where |= {"time": f"{time} of one core's time in all"}
+        where |= {"time": time if time == NOT_RECORDED else f"{time} of one core's time in all"}
         made = [(done, run.provenance)]
     facts = {
         **where,
@@ -35,6 +38,8 @@ def about(run: Results) -> dict[str, Any]:
         "seed": str(experiment.seed),
         "engine": ", ".join(f"{name}: {variant.engine}" for name, variant in experiment.variants.items()),
     }
+    if missing := not_recorded(run):
+        facts[NOT_RECORDED] = ", ".join(name.replace("_", " ") for name in missing)
     for i, (count, provenance) in enumerate(made):
         piece = f", run {i + 1}" if len(made) > 1 else ""
         facts |= {f"{name}{piece}": text for name, text in _origin(provenance).items()}
@@ -49,12 +54,21 @@ def about(run: Results) -> dict[str, Any]:
     }
 
 
+def _time(seconds: list[float | None]) -> str:
+    """What shards took together, if all of them say."""
+    known = [x for x in seconds if x is not None]
+    return duration(sum(known)) if len(known) == len(seconds) else NOT_RECORDED
+
+
 def _origin(provenance: dict[str, Any]) -> dict[str, str]:
+    """What a header says of when and where; older ones say less."""
+    versions = (provenance.get("versions") or {}).items()
+    cores = f"{provenance.get('cores') or 'an unknown number of'} cores"
     return {
-        "started": str(provenance["started"]),
-        "machine": f"{provenance['cpu']}, {provenance['cores']} cores, {provenance['platform']}",
-        "versions": ", ".join(f"{name} {version}" for name, version in provenance["versions"].items()),
-        "git": provenance["git"] or "not a checkout",
+        "started": provenance["started"],
+        "machine": ", ".join(x for x in (provenance["cpu"], cores, provenance.get("platform")) if x),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions) or NOT_RECORDED,
+        "git": provenance.get("git") or "not a checkout",
     }
 
 

@@ -75,15 +75,17 @@ class Gathered:
     @cached_property
     def lengths_of(self) -> dict[str, list[int]]:
         """Of every setting, those that anything was measured at."""
-        by_setting = self.lengths.drop_nulls("value").group_by("setting").agg("length")
+        known = self.lengths.filter(self.lengths["metric"].is_in(self.metrics)).drop_nulls("value")
+        by_setting = known.group_by("setting").agg("length")
         found = {setting: sorted(set(lengths)) for setting, lengths in by_setting.iter_rows()}
         return {setting.name: found.get(setting.name, []) for setting in self.run.experiment.settings}
 
     @cached_property
     def hyperparameters(self) -> dict[str, Any]:
-        """Name -> row of the search, over all variants."""
-        experiment = self.run.experiment
-        return {name: row for variant in experiment.variants.values() for name, row in experiment.rows(variant).items()}
+        """Name -> row of the search, over all variants; not those of which no model has a value."""
+        experiment, there = self.run.experiment, {column.name for column in self.models if column.count()}
+        rows = {name: row for variant in experiment.variants.values() for name, row in experiment.rows(variant).items()}
+        return {name: row for name, row in rows.items() if name in there}
 
     def arrays(self) -> dict[str, NDArray]:
         """`draw`, `diverged`, `kept` [W, M], `hyper` [H, M]; `mean`, `new` [K, W, M], `value` [K, W, M, L]; the violins

@@ -1,0 +1,106 @@
+"""The columns of a run's tables, each declared once: what is written, what reading accepts and which names are reserved
+follow from here.
+
+    models     one row per model: what it is, its hyperparameters, when it diverged
+    curves     one row per model, weights and checkpoint: its score while it was trained
+    lengths    one row per model, weights, selection, metric and length: its values on the report set
+
+`models` also has a column for every field of the task and the model and for every hyperparameter: `models_columns`. A
+reference keeps `models`, with the columns of SCORES, and `lengths`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from resharpen.experiments.specs.variant import PARTS
+from resharpen.state import SELECTIONS, WEIGHTS
+
+SLOTS = tuple(f"{weights}.{selection}" for weights in WEIGHTS for selection in SELECTIONS)
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    kind: type
+    """int, float, str or bool; other widths of a number are cast to 64 bits when a table is read."""
+    about: str = ""
+    key: bool = False
+    """Rows differ in the keys of their table, and every combination is there once."""
+    shared: bool = False
+    """The same for all models of a setting and variant; the spec says it, too."""
+    null: bool = False
+    """Whether a value may be missing: a model that diverged has none."""
+    needed: bool = True
+    """False for what older tables may not have: it is filled in from the spec where that says it, else null."""
+    low: float | None = None
+    """The smallest value."""
+    allowed: tuple[str, ...] = ()
+    within: Literal["steps", "checkpoints", "metric", "selecting"] | None = None
+    """A step of training, a checkpoint, the range of the row's metric, that of the metric that selects checkpoints."""
+
+
+def step_column(slot: str) -> str:
+    """>>> step_column("train.best-trained")
+    'train_best_trained_step'
+    """
+    return f"{slot.replace('.', '_').replace('-', '_')}_step"
+
+
+_MODEL = Column("model", str, "SETTING/VARIANT/DRAW", key=True)
+_WEIGHTS = Column("weights", str, "training weights or BEMA", key=True, allowed=WEIGHTS)
+_SCORE = {"kind": float, "null": True, "within": "selecting"}
+
+_SHARED = (
+    Column("setting", str, "task and training length", shared=True),
+    Column("task", str, "kind of task", shared=True),
+    Column("train_length", int, "longest input in training", shared=True, low=1),
+    Column("family", str, "kind of model", shared=True),
+    Column("variant", str, "what is compared", shared=True),
+    *(Column(part, str, f"the variant's {part}", shared=True, needed=False) for part in PARTS),
+    Column("steps", int, "steps of training", shared=True, low=1),
+    Column("batch", int, "sequences in a minibatch", shared=True, low=1),
+    Column("seed", int, "seed of all random streams", shared=True, low=0),
+    Column("engine", str, "what trained it", shared=True),
+    Column("device", str, "where", shared=True),
+)
+_ENDED = (
+    Column("diverged_at", int, "step at which it diverged, if it did", null=True, low=0, within="steps"),
+    *(Column(step_column(slot), int, f"checkpoint kept as {slot}", null=True, within="checkpoints") for slot in SLOTS),
+)
+TABLES: dict[str, tuple[Column, ...]] = {
+    "models": (_MODEL, Column("draw", int, "number of the draw", low=0), *_SHARED, *_ENDED),
+    "curves": (
+        _MODEL,
+        _WEIGHTS,
+        Column("step", int, "checkpoint", key=True, within="checkpoints"),
+        Column("score", about="mean over all lengths of the selection set", **_SCORE),
+        Column("score_trained", about="mean over its trained lengths", **_SCORE),
+        Column("loss", float, "mean training loss since the checkpoint before", null=True),
+    ),
+    "lengths": (
+        _MODEL,
+        _WEIGHTS,
+        Column("selection", str, "which checkpoint was kept", key=True, allowed=SELECTIONS),
+        Column("length", int, "of inputs, or the end of a bin", key=True, low=1),
+        Column("metric", str, "what was measured", key=True),
+        Column("value", float, "on the report set", null=True, within="metric"),
+        Column("count", int, "prefixes or sequences behind the value", low=0),
+    ),
+}
+SCORES = tuple(Column(f"{score}_{weights}", **_SCORE) for score in ("score", "score_new") for weights in WEIGHTS)
+"""What `models` of a reference has in addition: means over all and over new lengths at the best checkpoint."""
+_BY_ANALYSIS = ("score_new", "has_new", "gain", "new", "at")
+"""What `analysis` and `views` add to the columns of `models`."""
+RESERVED = frozenset(column.name for table in (*TABLES.values(), SCORES) for column in table).union(_BY_ANALYSIS)
+"""No field of a task or a model and no hyperparameter goes by one of these names."""
+
+
+def models_columns(fields: Mapping[str, Any], hyperparameters: Iterable[str]) -> tuple[Column, ...]:
+    """Those of `models`, with fields of task and model, by name and value, and hyperparameters before how it ended."""
+    begin = TABLES["models"][: -len(_ENDED)]
+    described = (Column(name, type(value), shared=True, needed=False) for name, value in fields.items())
+    drawn = (Column(name, float, null=True, needed=False) for name in hyperparameters)
+    return *begin, *described, *drawn, *_ENDED
