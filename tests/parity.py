@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from resharpen.engines.base import weights_of
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.fast import TorchEngine
 
 CAP = 1e-3
 """Relative distance from which a single (model, tensor) needs a reason."""

@@ -8,7 +8,7 @@ import torch
 from helpers import EVERYTHING, hyper, make_ensemble, random_theta, tensors, transformer_problem
 from scipy.special import erf
 
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.models import causal
 from resharpen.models.layers import Bound
 from resharpen.models.loss import total_nll

@@ -8,7 +8,7 @@ from helpers import make_ensemble, make_problem, of_parts, retriever_problem
 
 import resharpen as rs
 from resharpen import own
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.errors import UserError
 from resharpen.models import Minimal, Transformer
 from resharpen.optim import OPTIMIZERS, find_optimizer

@@ -13,7 +13,7 @@ from resharpen import streams
 from resharpen.analysis.circuits import IN_FORM, Table, circuit_table, is_inspectable
 from resharpen.analysis.scores import scores, task_of
 from resharpen.engines.base import Weights, arrays_of
-from resharpen.engines.sets import are_enough
+from resharpen.engines.torch.sets import are_enough
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.stored import find_shard

@@ -12,7 +12,7 @@ from scipy.stats import wilcoxon
 
 from resharpen.engines.base import Ensemble, arrays_of, weights_of
 from resharpen.engines.native.minimal import NativeMinimal, sample
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.models import Minimal
 from resharpen.parts import PAPER_PLACEMENTS, STUDIED_PLACEMENTS
 from resharpen.tasks import Batch, SetComplement

@@ -15,7 +15,7 @@ from resharpen import streams
 from resharpen.engines.base import arrays_of
 from resharpen.engines.native import retriever as native
 from resharpen.engines.native.retriever import NativeRetriever
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.models import RETRIEVER_PLACEMENTS, Retriever
 from resharpen.tasks import Batch, Items, MaxRetrieval
 from resharpen.tasks.max_retrieval import RetrievalSet

@@ -12,7 +12,7 @@ from parity import assert_close, assert_parity
 from resharpen import streams
 from resharpen.engines.base import arrays_of, weights_of
 from resharpen.engines.native.transformer import NativeTransformer, Sampler, kernel, ragged
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.errors import UserError
 from resharpen.models import Transformer
 from resharpen.tasks import Batch, Dyck, Examples, MaxRetrieval, OwnLanguage, Task, Tomita, ValidationSet

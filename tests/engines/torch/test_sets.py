@@ -6,8 +6,8 @@ import torch
 from helpers import make_ensemble, make_problem
 
 import resharpen as rs
-from resharpen.engines.sets import are_enough
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.fast import TorchEngine
+from resharpen.engines.torch.sets import are_enough
 from resharpen.models import Minimal
 from resharpen.optim.hyperparameters import TABLE
 from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITIONS, Parts

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from resharpen import own
 from resharpen.engines.base import Arrays, Batches, Ensemble, Measures, Problem, initial_state
-from resharpen.engines.pieces import POSITIONS_AT_ONCE, pieces
-from resharpen.engines.sets import MOST_BITS, are_enough, merged
+from resharpen.engines.torch.pieces import POSITIONS_AT_ONCE, pieces
+from resharpen.engines.torch.sets import MOST_BITS, are_enough, merged
 from resharpen.errors import UserError
 from resharpen.models.layers import Values
 from resharpen.models.loss import counted_nll, total_nll

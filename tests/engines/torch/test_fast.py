@@ -6,9 +6,9 @@ import torch
 from helpers import make_ensemble, make_problem, transformer_problem
 
 import reference
-from resharpen.engines import torch_engine
 from resharpen.engines.base import Ensemble, arrays_of, initial_state, weights_of
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch import fast
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.models import Transformer
 from resharpen.parts import ATTENTIONS, POSITIONS
 
@@ -127,13 +127,13 @@ def same_after(steps, problem, monkeypatch):
     """Whether weights and losses are the same as they are in a run that is too short to be compiled, in double."""
     ensemble, engines = make_ensemble(problem, 3), []
     for compiled_from in (problem.steps + 1, 1):
-        monkeypatch.setattr(torch_engine, "COMPILED_FROM", compiled_from)
+        monkeypatch.setattr(fast, "COMPILED_FROM", compiled_from)
         engines.append(TorchEngine(problem, ensemble, "float64"))
         engines[-1].advance(steps)
-    plain, fast = engines
-    assert "uncompiled" not in fast.built
+    plain, compiled = engines
+    assert "uncompiled" not in compiled.built
     for name, array in plain.dump().items():
-        assert np.allclose(fast.dump()[name], array, rtol=1e-9, atol=1e-12), name
+        assert np.allclose(compiled.dump()[name], array, rtol=1e-9, atol=1e-12), name
 
 
 @pytest.mark.usefixtures("compiler")
@@ -162,7 +162,7 @@ def test_a_variant_is_not_trained_as_one_that_was_compiled_before_it(monkeypatch
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 def test_what_is_compiled_does_not_depend_on_the_piece_that_came_first(monkeypatch):
-    monkeypatch.setattr(torch_engine, "COMPILED_FROM", 1)
+    monkeypatch.setattr(fast, "COMPILED_FROM", 1)
     problem = transformer_problem("peri", SMALL, cap=30, positions="nope")
     whole, again = (TorchEngine(problem, make_ensemble(problem, 3)) for _ in range(2))
     whole.advance(3)
@@ -179,20 +179,20 @@ def test_what_cannot_be_compiled_runs_as_it_is():
         print("torch.compile does not follow this", end="")
         return theta.sum()
 
-    call, nothing = torch_engine.Compiled(loss), torch.ones(1)
+    call, nothing = fast.Compiled(loss), torch.ones(1)
     with pytest.warns(UserWarning, match="cannot compile this variant"):
         assert call(torch.ones(3), nothing, nothing) == 3
     assert call(torch.ones(4), nothing, nothing) == 4  # and it is not tried again
 
 
 def test_what_was_not_compiled_is_not_said_to_round_as_if_it_were(monkeypatch):
-    class GivesUp(torch_engine.Compiled):
+    class GivesUp(fast.Compiled):
         def __call__(self, *args):
             self.given_up = True
             return super().__call__(*args)
 
-    monkeypatch.setattr(torch_engine, "COMPILED_FROM", 1)
-    monkeypatch.setattr(torch_engine, "Compiled", GivesUp)
+    monkeypatch.setattr(fast, "COMPILED_FROM", 1)
+    monkeypatch.setattr(fast, "Compiled", GivesUp)
     problem = make_problem("peri")
     engine = TorchEngine(problem, make_ensemble(problem, 2))
     before = engine.built
