@@ -34,7 +34,7 @@ def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
 
 def check_device(name: str) -> None:
     """UserError if this machine has no such device, before anything is written."""
-    from resharpen.engines.torch.fast import torch_device
+    from resharpen.engines.torch.definition import torch_device
 
     torch_device(name)
 

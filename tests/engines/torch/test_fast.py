@@ -1,118 +1,138 @@
+"""The fast engine against its definition, with every part that fits a model; and what is compiled."""
+
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from helpers import make_ensemble, make_problem, transformer_problem
+from helpers import make_ensemble, make_problem, minimal_problem, moved, retriever_problem, transformer_problem
 
-import reference
-from resharpen.engines.base import Ensemble, arrays_of, initial_state, weights_of
+from resharpen.engines.base import arrays_of
 from resharpen.engines.torch import fast
-from resharpen.engines.torch.fast import TorchEngine
-from resharpen.models import Transformer
-from resharpen.parts import ATTENTIONS, POSITIONS
+from resharpen.engines.torch.definition import Definition
+from resharpen.engines.torch.fast import FLAT, TorchEngine
+from resharpen.models import MODELS, RETRIEVER_PLACEMENTS, Minimal, Transformer
+from resharpen.models.model import Misfit
+from resharpen.optim import OPTIMIZERS
+from resharpen.parts import ATTENTIONS, NORMS, PLACEMENTS, POSITIONS
 
 SMALL = Transformer(6, layers=1, d=8, heads=2, d_mlp=6)
 ATTENTION_AND_POSITIONS = [(name, "nope" if part.orders else "rope") for name, part in ATTENTIONS.items()]
 ATTENTION_AND_POSITIONS += [("softmax", name) for name in POSITIONS if name != "rope"]
-STATE = ("theta", "m", "v", "ema")
 
 
-def moved(problem, ensemble, scale=0.6):
-    """A state whose weights are far from zero, so that norms, attention and softmax are all at work."""
-    rng = np.random.default_rng(1)
-    state = {name: array.astype(np.float64) if array.dtype == np.float32 else array
-             for name, array in initial_state(problem, ensemble).items()}  # fmt: skip
-    for name in arrays_of(state, "theta"):
-        state[f"theta.{name}"] = scale * rng.standard_normal(state[f"theta.{name}"].shape)
-        state[f"ema.{name}"] = state[f"theta_0.{name}"] = state[f"theta.{name}"].copy()
-    return state
+# ---- against the definition ------------------------------------------------------------------------------------------
 
 
-def batch_of(problem, step):
-    return problem.minibatch(0, step)
+MAKE = {
+    "minimal": partial(minimal_problem, v=7, s=5, model=Minimal(7, 6, 2, 5)),
+    "transformer": partial(transformer_problem, batch=12),
+    "retriever": partial(retriever_problem, hidden=12, batch=12),
+}
+KINDS = {"placement": PLACEMENTS, "norm": NORMS, "attention": ATTENTIONS, "positions": POSITIONS}
 
 
-@pytest.mark.parametrize("placement", reference.HAS)
-def test_gradients_against_finite_differences(placement):
-    problem = make_problem(placement, v=4, s=2, batch=3)
-    ensemble = make_ensemble(problem, 2)
-    engine = TorchEngine(problem, ensemble, dtype="float64")
-    state = moved(problem, ensemble)
-    engine.load(state)
-    batch = batch_of(problem, 0)
-    loss_M, got = engine.gradients(batch)
-    for m in range(2):
-        theta = {name: array[m] for name, array in arrays_of(state, "theta").items()}
-        epsilon = ensemble.hyperparameters["rms_epsilon"][m]
-        assert np.isclose(loss_M[m], reference.loss(theta, *batch[:2], placement, epsilon), rtol=1e-12)
-        expected = reference.gradient(theta, *batch[:2], placement, epsilon)
-        for name, g in expected.items():
-            assert np.allclose(got[name][m].numpy(), g, rtol=1e-6, atol=1e-8), name
+def fitting():
+    """Every model with every part that fits it, the others as usual; attention that orders goes without positions."""
+    for model, kind in ((model, kind) for model in MODELS for kind in KINDS):
+        placements = RETRIEVER_PLACEMENTS if model == "retriever" else PLACEMENTS
+        for name, part in (placements if kind == "placement" else KINDS[kind]).items():
+            further = {"positions": "nope"} if getattr(part, "orders", False) else {}
+            problem = MAKE[model](**{"placement": "peri", kind: name, **further})
+            try:
+                problem.model.check(problem.parts)
+            except Misfit:
+                continue
+            yield pytest.param(problem, id=f"{model}-{name}")
 
 
-@pytest.mark.parametrize("placement", reference.HAS)
-def test_two_whole_steps_against_numpy(placement):
-    """Clip, decay mask, schedule, AdamW, EMA: every array of the state after two steps, and the sum of their losses."""
-    problem = make_problem(placement, v=4, s=2, batch=3, steps=7)
-    ensemble = make_ensemble(problem, 3, warmup_steps=1, ema_lag=3.0, max_gradient_norm=0.05)
-    engine = TorchEngine(problem, ensemble, dtype="float64")
-    start = moved(problem, ensemble)
-    engine.load(start)
-    engine.advance(2)
-    got = engine.dump()
-    for m in range(3):
-        hyper = {name: values[m] for name, values in ensemble.hyperparameters.items()}
-        state = [{name: array[m].copy() for name, array in arrays_of(start, p).items()} for p in STATE]
-        loss = 0.0
-        for n in range(2):
-            loss += reference.loss(state[0], *batch_of(problem, n)[:2], placement, hyper["rms_epsilon"])
-            g = reference.gradient(state[0], *batch_of(problem, n)[:2], placement, hyper["rms_epsilon"])
-            reference.train_step(state, g, n, problem.steps, hyper)
-        assert np.isclose(got["loss"][m], loss, rtol=1e-7)
-        for p, arrays in zip(STATE, state, strict=True):
-            for name, expected in arrays.items():
-                assert np.allclose(got[f"{p}.{name}"][m], expected, rtol=2e-5, atol=1e-7), (p, name)
+FITTING = list(fitting())
 
 
-def test_bema_weights_of_a_state():
-    problem = make_problem("peri")
-    ensemble = make_ensemble(problem, 2)
-    engine = TorchEngine(problem, ensemble)
-    engine.advance(4)
-    state = engine.dump()
-    bema = weights_of(state, ensemble, "bema")
-    for m in range(2):
-        a = (ensemble.hyperparameters["ema_lag"][m] + 4) ** -ensemble.hyperparameters["bema_power"][m]
-        expected = a * (state["theta.U"][m].astype(float) - state["theta_0.U"][m]) + state["ema.U"][m]
-        assert np.allclose(bema["U"][m], expected, rtol=1e-6)
+@pytest.fixture
+def in_blocks(monkeypatch):
+    """Two models of five at a time, or one, whatever the sizes."""
+    monkeypatch.setattr(TorchEngine, "_models_at_once", lambda self, M, work: 2)
 
 
-@pytest.mark.parametrize("v", [5, 11])
-def test_evaluation_against_numpy(v):
-    """Every state for small v; a few of the sampled prefixes for a larger one."""
-    problem = make_problem("peri", v=v)
-    ensemble = make_ensemble(problem, 2)
-    engine = TorchEngine(problem, ensemble, dtype="float64")
-    theta = arrays_of(moved(problem, ensemble), "theta")
-    validation = problem.task.validation(0, "report")
-    got = engine.measure(theta, validation)["tvd"]
-    rows, ends = np.nonzero(validation.scored_NxL)
-    assert got.shape == (2, len(rows))
-    for p in range(0, len(rows), 1 + len(rows) // 60):
-        tokens = validation.inputs_NxL[rows[p], : ends[p] + 1]
-        for m in range(2):
-            one = {name: array[m] for name, array in theta.items()}
-            z = reference.logits(one, tokens, "peri", ensemble.hyperparameters["rms_epsilon"][m])
-            probability = np.exp(z - z.max()) / np.exp(z - z.max()).sum()
-            p_star = np.array([0 if t in tokens else 1 / (v - len(tokens)) for t in range(v)])
-            assert np.isclose(got[m, p], 0.5 * np.abs(probability - p_star).sum(), atol=1e-6)
+def both(problem, **rows):
+    """The definition and the fast engine, in double, from weights that are far from zero."""
+    ensemble = make_ensemble(problem, 5, **rows)
+    engines = Definition(problem, ensemble, "float64"), TorchEngine(problem, ensemble, "float64")
+    for engine in engines:
+        engine.load(moved(problem, ensemble))
+    return engines
 
 
-def test_draws_of_two_groups_are_refused():
-    problem = make_problem("pre")
-    with pytest.raises(ValueError, match="one group of sixteen"):
-        Ensemble(np.array([15, 16]), make_ensemble(problem, 2).hyperparameters)
+def assert_near(got, expected, tolerance, name, scale=0.0):
+    """Relative to each model's tensor, or to the scale of what it is a difference of."""
+    off, size = (np.linalg.norm(x.reshape(len(x), -1), axis=1) for x in (got - expected, expected))
+    assert (off <= tolerance * np.maximum(size, scale)).all(), (name, off / size)
+
+
+def test_every_model_has_parts_to_try():
+    assert {param.id for param in FITTING} >= {"minimal-stick-breaking", "transformer-nape", "retriever-asentmax"}
+
+
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("problem", FITTING)
+def test_loss_and_gradients_are_the_definition_s(problem):
+    exact, engine = both(problem)
+    assert engine._reads_sets == (problem.task.sets and not problem.model.sees_order(problem.parts))
+    batch = problem.minibatch(0, 0)
+    (loss_M, g), (got_M, flat) = exact.gradients(batch), engine.gradients(batch)
+    np.testing.assert_allclose(got_M, loss_M, rtol=1e-12)
+    if not problem.parts.attention.trains:
+        return
+    whole_M = sum(x.square().reshape(5, -1).sum(1) for x in g.values()).sqrt().numpy()
+    got = engine.split(flat[FLAT])
+    assert list(got) == list(g)
+    for name, x in g.items():
+        assert_near(got[name].numpy(), x.numpy(), 3e-12, name, 1e-3 * whole_M)
+
+
+@pytest.mark.usefixtures("in_blocks")
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", MODELS)
+def test_steps_are_the_definition_s(model, optimizer):
+    """Some models are clipped; AdamW's epsilon is large, so that it does not divide rounding errors by one another."""
+    problem = MAKE[model]("peri", optimizer=optimizer)
+    engines = both(problem, max_gradient_norm=(1e-2, 1.0), adam_epsilon=1e-4, peak_learning_rate=1e-3, ema_lag=2.0)
+    for engine in engines:
+        engine.advance(5)
+    expected, got = (engine.dump() for engine in engines)
+    assert list(expected) == list(got)
+    for name in expected:
+        assert_near(got[name], expected[name], 1e-10, name)
+
+
+def test_it_diverges_where_the_definition_does():
+    problem = minimal_problem("none")
+    ensemble = make_ensemble(problem, 16, peak_learning_rate=(1.0, 1e30), weight_decay=1.0, warmup_steps=0)
+    engines = Definition(problem, ensemble, "float64"), TorchEngine(problem, ensemble, "float64")
+    for engine in engines:
+        engine.advance(20)
+    exact, engine = engines
+    assert (exact.diverged_at >= 0).any()
+    assert exact.diverged_at.tolist() == engine.diverged_at.tolist()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_scores_are_the_definition_s(model, monkeypatch):
+    """In pieces, as validation sets are read that are too large for memory."""
+    problem = MAKE[model]("peri")
+    exact, engine = both(problem)
+    validation = problem.task.validation(0, "selection", *([2] if model == "transformer" else []))
+    monkeypatch.setattr(fast, "EVALUATED_AT_ONCE", 2**13)
+    assert len(list(validation.pieces(2**13 // (5 * problem.task.vocabulary)))) > 1
+    weights = arrays_of(exact.dump(), "theta")
+    expected, got = (e.measure(weights, validation, report=True) for e in (exact, engine))
+    assert list(expected) == list(got)
+    for name, x_MxP in expected.items():
+        np.testing.assert_allclose(got[name], x_MxP, rtol=1e-6, atol=1e-7, err_msg=name)
+
+
+# ---- compiled --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -123,16 +143,15 @@ def compiler():
         pytest.skip(f"torch cannot compile here: {str(error).splitlines()[0]}")
 
 
-def same_after(steps, problem, monkeypatch):
-    """Whether weights and losses are the same as they are in a run that is too short to be compiled, in double."""
-    ensemble, engines = make_ensemble(problem, 3), []
-    for compiled_from in (problem.steps + 1, 1):
-        monkeypatch.setattr(fast, "COMPILED_FROM", compiled_from)
-        engines.append(TorchEngine(problem, ensemble, "float64"))
-        engines[-1].advance(steps)
-    plain, compiled = engines
+def assert_compiled_is_the_definition(steps, problem, monkeypatch):
+    """Weights and losses after so many steps, in double."""
+    monkeypatch.setattr(fast, "COMPILED_FROM", 1)
+    ensemble = make_ensemble(problem, 3)
+    exact, compiled = Definition(problem, ensemble, "float64"), TorchEngine(problem, ensemble, "float64")
+    exact.advance(steps)
+    compiled.advance(steps)
     assert "uncompiled" not in compiled.built
-    for name, array in plain.dump().items():
+    for name, array in exact.dump().items():
         assert np.allclose(compiled.dump()[name], array, rtol=1e-9, atol=1e-12), name
 
 
@@ -148,7 +167,7 @@ def same_after(steps, problem, monkeypatch):
     ids=["minimal", *("+".join(names) for names in ATTENTION_AND_POSITIONS)],
 )
 def test_compiled_is_the_same_function(problem, monkeypatch):
-    same_after(10, problem, monkeypatch)
+    assert_compiled_is_the_definition(10, problem, monkeypatch)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
@@ -156,7 +175,9 @@ def test_a_variant_is_not_trained_as_one_that_was_compiled_before_it(monkeypatch
     """What is found again is what was traced: there need be no machine code of it."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
     for attention in ("softmax", "log-n"):  # these have the same parameters
-        same_after(2, transformer_problem("peri", SMALL, cap=8, attention=attention, positions="nope"), monkeypatch)
+        assert_compiled_is_the_definition(
+            2, transformer_problem("peri", SMALL, cap=8, attention=attention, positions="nope"), monkeypatch
+        )
 
 
 @pytest.mark.usefixtures("compiler")
