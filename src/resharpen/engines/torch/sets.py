@@ -64,7 +64,7 @@ def are_enough(model: Model, parts: Parts, hyper: Tensors, vocabulary: int) -> b
     if model.sees_order(parts):
         return False
     random = torch.Generator().manual_seed(0)
-    hyper = {name: x.detach().to("cpu", torch.float64) for name, x in hyper.items()}
+    hyper = {name: x.detach().cpu().double() for name, x in hyper.items()}
     models = len(next(iter(hyper.values())))
     tokens_NxL = torch.stack([torch.randperm(vocabulary, generator=random) for _ in range(ORDERS)])
     states = tokens_NxL.flatten(), (one_hot(tokens_NxL, vocabulary).cumsum(1) > 0).flatten(0, 1)
