@@ -1,9 +1,9 @@
-"""Parity: how far a native engine may be from torch in float64 on the same minibatches.
+"""Parity: how far a native engine may be from the definition in float64 on the same minibatches.
 
-Three rules. In the geometric mean over models, and over tensors, native is at most four times as far as torch in
-float32. No single (model, tensor) is further off than `CAP`, unless float32 itself is as uncertain there, and that of
-the first step's gradient not even then. And where float64 has an exact zero, native has one: AdamW makes a whole step
-of a rounding error in its place.
+Three rules. In the geometric mean over models, and over tensors, native is at most four times as far as the definition
+in float32. No single (model, tensor) is further off than `CAP`, unless float32 itself is as uncertain there, and that
+of the first step's gradient not even then. And where float64 has an exact zero, native has one: AdamW makes a whole
+step of a rounding error in its place.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from resharpen.engines.base import weights_of
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.definition import Definition
 
 CAP = 1e-3
 """Relative distance from which a single (model, tensor) needs a reason."""
@@ -21,7 +21,7 @@ DOUBLE = 1e-15
 """Of a model's whole gradient: what float64 itself rounds off, in a softmax with all its weight on one key say."""
 AROUND_GELU = ("W_1", "b_1", "W_2", "W_3", "b_3", "W_4")
 TIMES = 4
-"""How many times as far as torch in float32 native may be."""
+"""How many times as far as the definition in float32 native may be."""
 
 
 def distances(got, exact, negligible_M=0.0):
@@ -40,16 +40,16 @@ def distance(got, exact):
 
 
 def assert_close(states, names, when=""):
-    """States of torch in float64, torch in float32 and a native engine: of every tensor in the geometric mean over
-    models, and of every model in that over tensors.
+    """States of the definition in float64, in float32, and of a native engine: of every tensor in the geometric mean
+    over models, and of every model in that over tensors.
 
     Where a tensor of a model is ill conditioned both distances are chance, their ratio may be anything, and a mean of
     distances would be those of that model alone.
     """
     assert names
-    exact, torch, native = states
+    exact, float32, native = states
     further = {
-        name: np.log(distances(native[name], exact[name]) / distances(torch[name], exact[name])) for name in names
+        name: np.log(distances(native[name], exact[name]) / distances(float32[name], exact[name])) for name in names
     }
     for name, log_ratio_M in further.items():
         assert log_ratio_M.mean() <= np.log(TIMES), f"{name}{when}"
@@ -58,8 +58,8 @@ def assert_close(states, names, when=""):
 
 
 def assert_every_cell_is_close(exact, float32, native, names, cap, when=""):
-    """No (model, tensor) is further off than the cap, or than `TIMES` the worst of several runs of torch in float32
-    that differ in the order of their sums."""
+    """No (model, tensor) is further off than the cap, or than `TIMES` the worst of several runs in float32 that
+    differ in the order of their sums."""
     whole_M = np.sqrt(sum((x.reshape(len(x), -1) ** 2).sum(1) for name, x in exact.items() if name.startswith("m.")))
     for name in names:
         negligible_M = DOUBLE * whole_M if name.startswith("m.") else 0.0
@@ -87,11 +87,9 @@ def backwards(batch):
 
 
 def engines_of(kind, problem, ensemble, start):
-    """Torch in float64, in float32, in float32 with its sums in another order, and the native engine."""
-    reordered = TorchEngine(problem, ensemble)
-    reordered._reads_sets = False
-    exact, float32 = TorchEngine(problem, ensemble, "float64"), TorchEngine(problem, ensemble)
-    engines = exact, float32, reordered, kind(problem, ensemble)
+    """The definition in float64, twice in float32, and the native engine."""
+    exact = Definition(problem, ensemble, "float64")
+    engines = exact, Definition(problem, ensemble), Definition(problem, ensemble), kind(problem, ensemble)
     if start is not None:
         for engine in engines:
             engine.load(start)
@@ -99,7 +97,8 @@ def engines_of(kind, problem, ensemble, start):
 
 
 def advanced(engines, batches):
-    """States after training on these minibatches; none has diverged."""
+    """States after training on these minibatches, the second in float32 with its sums in another order; none has
+    diverged."""
     for i, engine in enumerate(engines):
         engine.advance(len(batches), [backwards(batch) for batch in batches] if i == 2 else batches)
     states = [engine.dump() for engine in engines]

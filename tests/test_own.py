@@ -205,7 +205,7 @@ def test_an_exception_in_own_code_is_told_as_the_user_s(tiny, tmp_path, workers)
     assert text.endswith("AttributeError: 'Values' object has no attribute 'no_such_thing'")
     assert text.count("File ") == 2
     assert "resharpen/models" not in text
-    assert "torch_engine" not in text
+    assert "resharpen/engines" not in text
 
 
 def test_frames_of_ours_below_the_user_s_are_left_out(tiny, tmp_path):

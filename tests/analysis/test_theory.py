@@ -20,7 +20,7 @@ from resharpen.analysis.theory.merging import least_merged_tvd
 from resharpen.analysis.theory.normal_form import compose, fit_normal_form
 from resharpen.analysis.theory.precision import states
 from resharpen.analysis.theory.rational import exact_rank, fractions
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.models import Minimal
 from resharpen.parts import PLACEMENTS, Parts
 from resharpen.tasks import SetComplement

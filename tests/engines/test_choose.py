@@ -12,7 +12,7 @@ from resharpen.engines.choose import check_march, make_engine, why_not_native
 from resharpen.engines.native.minimal import NativeMinimal
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.native.transformer import NativeTransformer
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.errors import UserError
 
 

@@ -22,7 +22,7 @@ from resharpen.engines.base import Problem, weights_of
 from resharpen.engines.native.minimal import NativeMinimal
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.native.transformer import NativeTransformer
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.models import RETRIEVER_PLACEMENTS, Minimal, Transformer
 from resharpen.parts import STUDIED_PLACEMENTS
 from resharpen.state import arrays_of

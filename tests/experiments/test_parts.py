@@ -11,7 +11,7 @@ import pytest
 from helpers import assert_same, reported
 
 import resharpen as rs
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.experiments.specs.variant import CATALOGS, DEFAULTS, PARTS
 from resharpen.models import Minimal, Retriever, Transformer

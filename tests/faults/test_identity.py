@@ -13,7 +13,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from runs import STOP_AT_ONCE, forge, rehash
 
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.shard import RESULTS, Damaged, Foreign, _read_manifest

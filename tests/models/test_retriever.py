@@ -7,7 +7,7 @@ import torch
 from helpers import hyper, make_ensemble, of_parts, random_theta, retriever_problem, tensors
 
 from resharpen.engines.base import initial_state
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.models.loss import total_nll
 from resharpen.models.retriever import RETRIEVER_PLACEMENTS, Retriever
 from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITIONS, Parts

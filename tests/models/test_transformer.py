@@ -8,7 +8,7 @@ import torch
 from helpers import EVERYTHING, hyper, make_ensemble, random_theta, tensors, transformer_problem
 from scipy.special import erf
 
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.definition import Definition
 from resharpen.models import causal
 from resharpen.models.layers import Bound
 from resharpen.models.loss import total_nll
@@ -104,7 +104,7 @@ def test_gradients_against_finite_differences(name):
     """Along random directions of all weights at once, and along single weights of every tensor."""
     problem = small(name)
     ensemble = make_ensemble(problem, 1)
-    engine = TorchEngine(problem, ensemble, "float64")
+    engine = Definition(problem, ensemble, "float64")
     theta = random_theta(problem, 1, scale=0.5)
     state = engine.dump()
     engine.load(state | {f"theta.{key}": array for key, array in theta.items()})
@@ -133,7 +133,7 @@ def test_gradients_against_finite_differences(name):
 def test_loss_is_the_mean_over_real_pairs():
     problem = transformer_problem("peri", SMALL, cap=12, batch=5)
     ensemble = make_ensemble(problem, 1, rms_epsilon=1e-6)
-    engine = TorchEngine(problem, ensemble, "float64")
+    engine = Definition(problem, ensemble, "float64")
     theta = random_theta(problem, 1, scale=0.5)
     engine.load(engine.dump() | {f"theta.{key}": array for key, array in theta.items()})
     batch = problem.minibatch(0, 0)

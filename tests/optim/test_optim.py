@@ -8,7 +8,7 @@ from helpers import make_ensemble, make_problem, of_parts, retriever_problem
 
 import resharpen as rs
 from resharpen import own
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.errors import UserError
 from resharpen.models import Minimal, Transformer
 from resharpen.optim import OPTIMIZERS, find_optimizer
@@ -69,7 +69,9 @@ def test_clip_factor():
 
 def test_the_norm_is_that_of_each_model_s_own_gradient():
     g_MxW = torch.tensor([[3.0, 0.0, 4.0], [1.0, 1.0, 1.0]])
-    assert torch.allclose(gradient_norm(g_MxW), torch.tensor([5.0, 3.0**0.5]))
+    further = torch.tensor([[[0.0], [12.0]], [[0.0], [-1.0]]]), torch.tensor([0.0, 2.0])
+    assert torch.allclose(gradient_norm([g_MxW]), torch.tensor([5.0, 3.0**0.5]))
+    assert torch.allclose(gradient_norm([g_MxW, *further]), torch.tensor([13.0, 8.0**0.5]))
 
 
 def test_decay_spares_embeddings_gains_and_biases():

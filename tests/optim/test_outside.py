@@ -10,7 +10,7 @@ import torch
 from helpers import make_ensemble, make_problem, retriever_problem, transformer_problem
 from lion_pytorch import Lion
 
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.optim import OPTIMIZERS
 from resharpen.optim.hyperparameters import TABLE, draw
 from resharpen.optim.muon import orthogonal

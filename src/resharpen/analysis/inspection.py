@@ -12,12 +12,12 @@ import numpy as np
 from resharpen import streams
 from resharpen.analysis.circuits import IN_FORM, Table, circuit_table, is_inspectable
 from resharpen.analysis.scores import scores, task_of
-from resharpen.engines.sets import are_enough
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.stored import find_shard
 from resharpen.experiments.specs.spec import Setting
 from resharpen.models import Minimal
+from resharpen.models.sets import are_enough
 from resharpen.parts import Parts
 from resharpen.state import Weights, arrays_of
 from resharpen.tasks import SetComplement

@@ -27,7 +27,7 @@ def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
         return _native(problem)(problem, ensemble)
     import torch
 
-    from resharpen.engines.torch_engine import TorchEngine
+    from resharpen.engines.torch.fast import TorchEngine
 
     torch.set_num_threads(1)  # every core has a shard of its own
     return TorchEngine(problem, ensemble)
@@ -35,7 +35,7 @@ def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
 
 def check_device(name: str) -> None:
     """UserError if this machine has no such device, before anything is written."""
-    from resharpen.engines.torch_engine import torch_device
+    from resharpen.engines.torch.definition import torch_device
 
     torch_device(name)
 
@@ -72,7 +72,7 @@ def rounding(engine: str, march: str, device: str) -> str:
 
         # where none can be built, one that was built before will do, whatever built it
         return "" if build.why_not_here(march) else build.rounding(march, compiler.find_compiler())
-    from resharpen.engines.torch_engine import rounding
+    from resharpen.engines.torch.fast import rounding
 
     return rounding(device)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def gradient_norm(g_MxW: Tensor) -> Tensor:
-    """The global norm of each model's gradient, [M]."""
-    return g_MxW.square().sum(1).sqrt()
+def gradient_norm(tensors: Iterable[Tensor]) -> Tensor:
+    """The global norm of each model's gradient, [M], from tensors [M, ...] that together are the gradient."""
+    squares_M: Tensor = sum(g.square().reshape(len(g), -1).sum(1) for g in tensors)  # pyright: ignore[reportAssignmentType]
+    return squares_M.sqrt()
 
 
 def clip_factor(norm_M: Tensor, max_norm_M: Tensor) -> Tensor:

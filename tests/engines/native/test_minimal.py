@@ -12,7 +12,8 @@ from scipy.stats import wilcoxon
 
 from resharpen.engines.base import Ensemble, weights_of
 from resharpen.engines.native.minimal import NativeMinimal, sample
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.definition import Definition
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.models import Minimal
 from resharpen.parts import PAPER_PLACEMENTS, STUDIED_PLACEMENTS
 from resharpen.state import arrays_of
@@ -75,14 +76,14 @@ def test_attention_logits_far_apart(placement, attention, v, s, scale):
     model = {11: PAIRS, 12: Minimal(12, 5, 3, 4)}.get(v)
     problem = minimal_problem(placement, v, s, model=model, attention=attention)
     ensemble = make_ensemble(problem, 16, **BENIGN)
-    state = TorchEngine(problem, ensemble, "float64").dump()
+    state = Definition(problem, ensemble, "float64").dump()
     spread = np.where(np.arange(16) % 2, scale, 1.0)[:, None, None]  # every other model, beside ordinary neighbors
     for name in ("E", "W_Q", "W_K", "W_V", "W_O", "U"):
         factor = spread if name in ("W_Q", "W_K") else 1.0
         state[f"theta.{name}"] = 20 * factor * state[f"theta.{name}"].astype(np.float32)
     engines = [
-        TorchEngine(problem, ensemble, "float64"),
-        TorchEngine(problem, ensemble),
+        Definition(problem, ensemble, "float64"),
+        Definition(problem, ensemble),
         NativeMinimal(problem, ensemble),
     ]
     after = []
@@ -121,7 +122,7 @@ def test_merging_prefixes_changes_nothing_but_rounding(s, attention):
     problem = minimal_problem("peri", 9, s, attention=attention)
     ensemble = make_ensemble(problem, 16, **BENIGN)
     exact, merged, apart = (
-        TorchEngine(problem, ensemble, "float64"),
+        Definition(problem, ensemble, "float64"),
         NativeMinimal(problem, ensemble),
         NativeMinimal(problem, ensemble, merge=False),
     )

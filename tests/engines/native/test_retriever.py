@@ -14,7 +14,8 @@ from scipy.special import erf, ndtr
 from resharpen import streams
 from resharpen.engines.native import retriever as native
 from resharpen.engines.native.retriever import NativeRetriever
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.definition import Definition
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.models import RETRIEVER_PLACEMENTS, Retriever
 from resharpen.state import arrays_of
 from resharpen.tasks import Batch, Items, MaxRetrieval
@@ -114,7 +115,7 @@ def test_log_n_in_training(placement):
     problem = retriever_problem(placement, hidden=16)
     ensemble = make_ensemble(problem, peak_learning_rate=1e-3)
     start, with_remedy = moved(problem, ensemble), retriever_problem(placement, hidden=16, attention="log-n")
-    engines = TorchEngine(with_remedy, ensemble, "float64"), NativeRetriever(with_remedy, ensemble)
+    engines = Definition(with_remedy, ensemble, "float64"), NativeRetriever(with_remedy, ensemble)
     plain = NativeRetriever(problem, ensemble)
     for engine in (*engines, plain):
         engine.load(start)

@@ -12,7 +12,8 @@ from parity import assert_close, assert_parity
 from resharpen import streams
 from resharpen.engines.base import weights_of
 from resharpen.engines.native.transformer import NativeTransformer, Sampler, kernel, ragged
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.definition import Definition
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.errors import UserError
 from resharpen.models import Transformer
 from resharpen.state import arrays_of
@@ -83,8 +84,8 @@ def test_gradient_far_from_the_start(placement, parts, given):
     problem = transformer_problem(placement, PAPER, batch=12, **parts)
     ensemble = make_ensemble(problem, **BENIGN, one_minus_beta1=1.0, max_gradient_norm=100.0)
     engines = (
-        TorchEngine(problem, ensemble, "float64"),
-        TorchEngine(problem, ensemble),
+        Definition(problem, ensemble, "float64"),
+        Definition(problem, ensemble),
         NativeTransformer(problem, ensemble),
     )
     rng = np.random.default_rng(0)

@@ -28,7 +28,7 @@ from resharpen.engines.native.base import (
     pointer,
     unknown_part,
 )
-from resharpen.engines.pieces import lengths
+from resharpen.engines.torch.pieces import lengths
 from resharpen.errors import UserError
 from resharpen.models import Model, Transformer
 from resharpen.state import Arrays

@@ -52,7 +52,8 @@ def rotation(length: int, d_head: int, dtype: torch.dtype, device: torch.device)
 def _computed(length: int, d_head: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     import torch
 
-    cos, sin = (f(torch.from_numpy(angles(length, d_head))).to(device, dtype) for f in (torch.cos, torch.sin))
+    table = torch.from_numpy(angles(length, d_head))
+    cos, sin = (f(table).to(dtype).to(device) for f in (torch.cos, torch.sin))  # not every device has float64
     return cos, sin
 
 

@@ -6,9 +6,9 @@ import torch
 from helpers import make_ensemble, make_problem
 
 import resharpen as rs
-from resharpen.engines.sets import are_enough
-from resharpen.engines.torch_engine import TorchEngine
+from resharpen.engines.torch.fast import TorchEngine
 from resharpen.models import Minimal
+from resharpen.models.sets import are_enough
 from resharpen.optim.hyperparameters import TABLE
 from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITIONS, Parts
 from resharpen.parts.part import masked_softmax

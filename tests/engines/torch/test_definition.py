@@ -1,21 +1,13 @@
-from functools import partial
+"""The definition against NumPy written from the formulas, and against finite differences."""
 
 import numpy as np
 import pytest
-import torch
-from helpers import make_ensemble, make_problem, transformer_problem
+from helpers import make_ensemble, make_problem
 
 import reference
-from resharpen.engines import torch_engine
-from resharpen.engines.base import Ensemble, initial_state, weights_of
-from resharpen.engines.torch_engine import TorchEngine
-from resharpen.models import Transformer
-from resharpen.parts import ATTENTIONS, POSITIONS
-from resharpen.state import arrays_of
+from resharpen.engines.base import Ensemble, arrays_of, initial_state, weights_of
+from resharpen.engines.torch.definition import Definition
 
-SMALL = Transformer(6, layers=1, d=8, heads=2, d_mlp=6)
-ATTENTION_AND_POSITIONS = [(name, "nope" if part.orders else "rope") for name, part in ATTENTIONS.items()]
-ATTENTION_AND_POSITIONS += [("softmax", name) for name in POSITIONS if name != "rope"]
 STATE = ("theta", "m", "v", "ema")
 
 
@@ -38,7 +30,7 @@ def batch_of(problem, step):
 def test_gradients_against_finite_differences(placement):
     problem = make_problem(placement, v=4, s=2, batch=3)
     ensemble = make_ensemble(problem, 2)
-    engine = TorchEngine(problem, ensemble, dtype="float64")
+    engine = Definition(problem, ensemble, dtype="float64")
     state = moved(problem, ensemble)
     engine.load(state)
     batch = batch_of(problem, 0)
@@ -57,7 +49,7 @@ def test_two_whole_steps_against_numpy(placement):
     """Clip, decay mask, schedule, AdamW, EMA: every array of the state after two steps, and the sum of their losses."""
     problem = make_problem(placement, v=4, s=2, batch=3, steps=7)
     ensemble = make_ensemble(problem, 3, warmup_steps=1, ema_lag=3.0, max_gradient_norm=0.05)
-    engine = TorchEngine(problem, ensemble, dtype="float64")
+    engine = Definition(problem, ensemble, dtype="float64")
     start = moved(problem, ensemble)
     engine.load(start)
     engine.advance(2)
@@ -79,7 +71,7 @@ def test_two_whole_steps_against_numpy(placement):
 def test_bema_weights_of_a_state():
     problem = make_problem("peri")
     ensemble = make_ensemble(problem, 2)
-    engine = TorchEngine(problem, ensemble)
+    engine = Definition(problem, ensemble)
     engine.advance(4)
     state = engine.dump()
     bema = weights_of(state, ensemble, "bema")
@@ -94,7 +86,7 @@ def test_evaluation_against_numpy(v):
     """Every state for small v; a few of the sampled prefixes for a larger one."""
     problem = make_problem("peri", v=v)
     ensemble = make_ensemble(problem, 2)
-    engine = TorchEngine(problem, ensemble, dtype="float64")
+    engine = Definition(problem, ensemble, dtype="float64")
     theta = arrays_of(moved(problem, ensemble), "theta")
     validation = problem.task.validation(0, "report")
     got = engine.measure(theta, validation)["tvd"]
@@ -114,88 +106,3 @@ def test_draws_of_two_groups_are_refused():
     problem = make_problem("pre")
     with pytest.raises(ValueError, match="one group of sixteen"):
         Ensemble(np.array([15, 16]), make_ensemble(problem, 2).hyperparameters)
-
-
-@pytest.fixture(scope="module")
-def compiler():
-    try:
-        torch.compile(lambda x: x.sin() + 1)(torch.ones(3))
-    except Exception as error:
-        pytest.skip(f"torch cannot compile here: {str(error).splitlines()[0]}")
-
-
-def same_after(steps, problem, monkeypatch):
-    """Whether weights and losses are the same as they are in a run that is too short to be compiled, in double."""
-    ensemble, engines = make_ensemble(problem, 3), []
-    for compiled_from in (problem.steps + 1, 1):
-        monkeypatch.setattr(torch_engine, "COMPILED_FROM", compiled_from)
-        engines.append(TorchEngine(problem, ensemble, "float64"))
-        engines[-1].advance(steps)
-    plain, fast = engines
-    assert "uncompiled" not in fast.built
-    for name, array in plain.dump().items():
-        assert np.allclose(fast.dump()[name], array, rtol=1e-9, atol=1e-12), name
-
-
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
-@pytest.mark.parametrize(
-    "problem",
-    [
-        make_problem("peri", v=6, s=4, steps=40),
-        *(transformer_problem("peri", SMALL, cap=20, attention=a, positions=p) for a, p in ATTENTION_AND_POSITIONS),
-    ],
-    ids=["minimal", *("+".join(names) for names in ATTENTION_AND_POSITIONS)],
-)
-def test_compiled_is_the_same_function(problem, monkeypatch):
-    same_after(10, problem, monkeypatch)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
-def test_a_variant_is_not_trained_as_one_that_was_compiled_before_it(monkeypatch):
-    """What is found again is what was traced: there need be no machine code of it."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    for attention in ("softmax", "log-n"):  # these have the same parameters
-        same_after(2, transformer_problem("peri", SMALL, cap=8, attention=attention, positions="nope"), monkeypatch)
-
-
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
-def test_what_is_compiled_does_not_depend_on_the_piece_that_came_first(monkeypatch):
-    monkeypatch.setattr(torch_engine, "COMPILED_FROM", 1)
-    problem = transformer_problem("peri", SMALL, cap=30, positions="nope")
-    whole, again = (TorchEngine(problem, make_ensemble(problem, 3)) for _ in range(2))
-    whole.advance(3)
-    between = whole.dump()
-    whole.advance(3)
-    again.load(between)
-    again.advance(3)
-    for name, array in whole.dump().items():
-        assert np.array_equal(again.dump()[name], array), name
-
-
-def test_what_cannot_be_compiled_runs_as_it_is():
-    def loss(theta, hyper, piece):
-        print("torch.compile does not follow this", end="")
-        return theta.sum()
-
-    call, nothing = torch_engine.Compiled(loss), torch.ones(1)
-    with pytest.warns(UserWarning, match="cannot compile this variant"):
-        assert call(torch.ones(3), nothing, nothing) == 3
-    assert call(torch.ones(4), nothing, nothing) == 4  # and it is not tried again
-
-
-def test_what_was_not_compiled_is_not_said_to_round_as_if_it_were(monkeypatch):
-    class GivesUp(torch_engine.Compiled):
-        def __call__(self, *args):
-            self.given_up = True
-            return super().__call__(*args)
-
-    monkeypatch.setattr(torch_engine, "COMPILED_FROM", 1)
-    monkeypatch.setattr(torch_engine, "Compiled", GivesUp)
-    problem = make_problem("peri")
-    engine = TorchEngine(problem, make_ensemble(problem, 2))
-    before = engine.built
-    engine.advance(1)
-    assert engine.built == f"{before}-uncompiled"

@@ -3,8 +3,8 @@ from itertools import accumulate
 import numpy as np
 import pytest
 
-from resharpen.engines import pieces as p
-from resharpen.engines.pieces import pieces
+from resharpen.engines.torch import pieces as p
+from resharpen.engines.torch.pieces import pieces
 from resharpen.tasks import Batch
 
 LONGEST = 100

@@ -1,50 +1,18 @@
-"""Prefixes of distinct tokens as states (last token, set of tokens), equal ones counted once.
+"""Whether a model sees a set: the last token and which tokens came before, but not their order.
 
-Shapes: M models, N sequences, L positions, V tokens, P states.
+Shapes: M models, N sequences, L positions, V tokens.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
-from resharpen.models import Model
 from resharpen.models.layers import Tensors
-from resharpen.parts import Parts
-from resharpen.tasks import Batch
+from resharpen.models.model import Model
+from resharpen.parts.parts import Parts
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-MOST_BITS = 48
-"""The largest vocabulary whose sets are kept as the bits of one number."""
-
-
-class States(NamedTuple):
-    last: NDArray[np.int64]
-    """[P]"""
-    present: NDArray[np.bool_]
-    """[V, P]: the states are the long axis, and lie side by side."""
-    counts: NDArray[np.float64]
-    """How often each token was the target, [V, P]."""
-
-
-PADDED_TO = 128
-"""Numbers of states come in multiples of this, so that there are few shapes to compile for."""
-
-
-def merged(batch: Batch, vocabulary: int) -> States:
-    """The distinct states of a minibatch and their targets; at the end some that nothing followed, to fill up."""
-    inputs, targets = batch.inputs[batch.mask], batch.targets[batch.mask]
-    set_NxL = np.bitwise_or.accumulate(np.left_shift(1, batch.inputs), axis=1)
-    key, where = np.unique(set_NxL[batch.mask] * vocabulary + inputs, return_inverse=True)
-    set_P, last_P = np.divmod(np.pad(key, (0, -len(key) % PADDED_TO), mode="edge"), vocabulary)
-    counts = np.bincount(targets * len(set_P) + where, minlength=vocabulary * len(set_P)).astype(float)
-    present = np.right_shift(set_P, np.arange(vocabulary)[:, None]) & 1
-    return States(last_P, present.astype(bool), counts.reshape(vocabulary, -1))
-
 
 TRIED = (0.3, 1.5)
 """Standard deviations of the weights of a trial: attention that is nearly even, and attention to a few."""
@@ -64,7 +32,7 @@ def are_enough(model: Model, parts: Parts, hyper: Tensors, vocabulary: int) -> b
     if model.sees_order(parts):
         return False
     random = torch.Generator().manual_seed(0)
-    hyper = {name: x.detach().to("cpu", torch.float64) for name, x in hyper.items()}
+    hyper = {name: x.detach().cpu().double() for name, x in hyper.items()}
     models = len(next(iter(hyper.values())))
     tokens_NxL = torch.stack([torch.randperm(vocabulary, generator=random) for _ in range(ORDERS)])
     states = tokens_NxL.flatten(), (one_hot(tokens_NxL, vocabulary).cumsum(1) > 0).flatten(0, 1)

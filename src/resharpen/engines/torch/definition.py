@@ -1,0 +1,175 @@
+"""The definition of training, in plain torch: what every other engine computes too, and is compared with.
+
+All models read the same minibatches; every hyperparameter is one number per model. Step n = 0, 1, ... of a model:
+
+    L        mean over the places that count of  -log softmax(logits(theta, inputs))[target]
+    g        dL / dtheta, times min(1, c / |g|)              |g| over all parameters of the model
+    theta    optimizer(theta, g)                             AdamW, or another of `optim/`, with the scheduled rate
+    ema      ema + b (theta - ema)                           b = (rho + n)^-kappa
+    loss     loss + L
+
+A model whose |g| or new theta is not finite has diverged at step n: its loss is not added, and from then on it stays as
+it is. A gradient that is not finite moves nothing.
+
+Shapes: M models, N sequences, L positions, V tokens, P scored places. Tensors of parameters are [M, ...].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from resharpen.engines.base import Arrays, Batches, Ensemble, Measures, Problem, initial_state
+from resharpen.errors import UserError
+from resharpen.models.layers import Values
+from resharpen.models.loss import total_nll
+from resharpen.optim.clipping import clip_factor, gradient_norm
+from resharpen.optim.schedule import step_table
+from resharpen.tasks import Batch
+
+Named = dict[str, Tensor]
+"""Parameters, or what is kept for each of them, by name."""
+
+
+class Definition:
+    def __init__(self, problem: Problem, ensemble: Ensemble, dtype: str = "float32"):
+        self.problem, self.ensemble = problem, ensemble
+        self._dtype, self._device = getattr(torch, dtype), torch_device(problem.device)
+        self._hyper_M = {name: self._tensor(x_M) for name, x_M in ensemble.hyperparameters.items()}
+        self._parameters = problem.model.parameters(problem.parts)
+        self.load(initial_state(problem, ensemble))
+
+    @property
+    def step(self) -> int:
+        return self._step
+
+    @property
+    def diverged_at(self) -> NDArray[np.int64]:
+        return self._diverged_at_M.cpu().numpy().copy()
+
+    # ---- state -------------------------------------------------------------------------------------------------------
+
+    def load(self, arrays: Arrays) -> None:
+        self._step = int(arrays["step"][0])
+        self._diverged_at_M = torch.tensor(arrays["diverged_at"], device=self._device)
+        self._loss_M = torch.tensor(arrays["loss"], dtype=torch.float64)  # on the CPU: not every device has float64
+        self._state = {
+            kept: {name: self._tensor(arrays[f"{kept}.{name}"]) for name in self._parameters}
+            for kept in ("theta", "theta_0", "ema", *self.problem.optimizer.state)
+        }
+
+    def dump(self) -> Arrays:
+        state: Arrays = {"step": np.array([self._step]), "diverged_at": self.diverged_at}
+        state["loss"] = self._loss_M.numpy().copy()
+        for kept in self._state:
+            state |= {f"{kept}.{name}": x.cpu().numpy().copy() for name, x in self._by_name(kept).items()}
+        return state
+
+    def _by_name(self, kept: str) -> Named:
+        return self._state[kept]
+
+    # ---- training ----------------------------------------------------------------------------------------------------
+
+    def advance(self, n: int, batches: Batches | None = None) -> None:
+        """Train for n steps, on the problem's own minibatches or on given ones."""
+        problem, first = self.problem, self._step
+        table = step_table(problem.optimizer, self.ensemble.hyperparameters, problem.steps, first, n)
+        columns_nxM = {name: self._tensor(column) for name, column in table.items()}
+        for i in range(n):
+            batch = problem.minibatch(self.ensemble.group, first + i) if batches is None else batches[i]
+            loss_M, g = self.gradients(batch)
+            self._update(loss_M, g, {name: column[i] for name, column in columns_nxM.items()})
+            self._step += 1
+
+    def gradients(self, batch: Batch) -> tuple[Tensor, Named]:
+        """The loss of every model, [M], and its gradient."""
+        inputs, targets, mask = self._tensors(batch)
+        theta = {name: x.detach().requires_grad_() for name, x in self._state["theta"].items()}
+        logits = self.problem.model.logits(theta, inputs, self.problem.parts, self._hyper_M)
+        loss_M = total_nll(logits, targets, mask) / mask.sum()
+        # The models share no parameter, so the gradient of the sum of losses is each model's own.
+        g = torch.autograd.grad(loss_M.sum(), list(theta.values()), materialize_grads=True)
+        return loss_M.detach(), dict(zip(theta, g, strict=True))
+
+    @torch.no_grad()
+    def _update(self, loss_M: Tensor, g: Named, row_M: Mapping[str, Tensor]) -> None:
+        """Clip, step and average; freeze what has diverged. `row_M` is what this step has of the schedule."""
+        old, norm_M = self._state, gradient_norm(g.values())
+        factor_M = clip_factor(norm_M, self._hyper_M["max_gradient_norm"])
+        new = self._stepped({name: x * along(factor_M, x) for name, x in g.items()}, {**self._hyper_M, **row_M})
+        new["ema"] = {
+            name: ema + along(row_M["ema_weight"], ema) * (new["theta"][name] - ema) for name, ema in old["ema"].items()
+        }
+        alive_M = (self._diverged_at_M < 0) & norm_M.isfinite()
+        if not alive_M.all():
+            new = {
+                kept: {name: x.where(along(alive_M, x), old[kept][name]) for name, x in tensors.items()}
+                for kept, tensors in new.items()
+            }
+        self._state = old | new
+        for theta in new["theta"].values():
+            alive_M &= theta.isfinite().reshape(len(theta), -1).all(1)
+        self._diverged_at_M = self._diverged_at_M.where(alive_M | (self._diverged_at_M >= 0), self._step)
+        self._loss_M += loss_M.where(alive_M & loss_M.isfinite(), 0.0).cpu().double()
+
+    def _stepped(self, g: Named, numbers_M: Mapping[str, Tensor]) -> dict[str, Named]:
+        """What the optimizer makes of the weights and of its own state, parameter by parameter."""
+        optimizer, theta = self.problem.optimizer, self._by_name("theta")
+        state = {kept: self._by_name(kept) for kept in optimizer.state}
+        new: dict[str, Named] = {kept: {} for kept in ("theta", *optimizer.state)}
+        for name, parameter in self._parameters.items():
+            p: Any = Values({key: along(x_M, g[name]) for key, x_M in numbers_M.items()})
+            p.t, p.inner = self._step + 1, parameter.inner
+            p.decay = p.weight_decay if parameter.decays else 0.0
+            of_this = {kept: tensors[name] for kept, tensors in state.items()}
+            for kept, x in optimizer.updated(theta[name], g[name], of_this, p).items():
+                new[kept][name] = x
+        return new
+
+    # ---- measuring ---------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def measure(self, weights: Arrays, validation: Any, report: bool = False) -> Measures:
+        """What the task scores at every place of a validation set, [M, P]; for a report also the model's dispersion."""
+        task, model, parts = self.problem.task, self.problem.model, self.problem.parts
+        theta = {name: self._tensor(array) for name, array in weights.items()}
+        examples = task.examples(validation)
+        inputs, scored = self._tensors(examples.inputs), self._tensors(examples.scored)
+        truth = {name: self._tensors(x) for name, x in examples.truth.items()}
+        found = task.score(model.logits(theta, inputs, parts, self._hyper_M)[:, scored], truth)
+        if report:
+            found |= model.dispersion(theta, inputs, parts, self._hyper_M)
+        return {name: x_MxP.float().cpu().numpy() for name, x_MxP in found.items()}
+
+    # ---- arrays to tensors -------------------------------------------------------------------------------------------
+
+    def _tensors(self, arrays: Any) -> Any:
+        """Tokens and masks as they are, numbers in the engine's precision; tuples and arrays alike."""
+        if isinstance(arrays, tuple):
+            made = [self._tensors(x) for x in arrays]
+            return type(arrays)(*made) if hasattr(arrays, "_fields") else tuple(made)
+        return self._tensor(arrays) if arrays.dtype.kind == "f" else torch.tensor(arrays, device=self._device)
+
+    def _tensor(self, array: NDArray[np.floating]) -> Tensor:
+        return torch.tensor(array, dtype=self._dtype).to(self._device)  # float64 arrays are rounded on the CPU
+
+
+def along(x_M: Tensor, tensor: Tensor) -> Tensor:
+    """One number per model, shaped to broadcast against [M, ...]."""
+    return x_M.view(-1, *(1,) * (tensor.ndim - 1))
+
+
+def torch_device(name: str) -> torch.device:
+    """The device of that name, if this machine has one."""
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    kind = name.split(":")[0]
+    if not there.get(kind, False):
+        raise UserError(
+            f"device '{name}': there is none here (there is: {', '.join(k for k, ok in there.items() if ok)})"
+        )
+    return torch.device(name)
