@@ -85,7 +85,7 @@ def _experiment(data: Data, refer: Refer, base: Path | None = None) -> Experimen
         if name in _FORMER:
             raise UserError(f"unknown key '{name}': norms, attention and the rest are '{_FORMER[name]}' now")
     known("key", data, _TOP)
-    for name in ("task", "models", "steps"):
+    for name in ("name", "task", "models", "steps"):
         if name not in data:
             raise UserError(f"'{name}' is missing")
     tasks = data["task"] if isinstance(data["task"], list) else [data["task"]]
