@@ -39,7 +39,7 @@ from resharpen.experiments.keeping.machine import provenance
 from resharpen.experiments.keeping.reading import Reader
 from resharpen.experiments.keeping.shard import FORMAT, WEIGHTS_FILE, Damaged, Foreign, ShardFiles
 from resharpen.experiments.specs.identity import identities
-from resharpen.experiments.specs.schema import SLOTS, TABLES
+from resharpen.experiments.specs.schema import SLOTS, TABLES, described
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.toml import differences, from_stored, search_data, to_data
 from resharpen.paths import absolute
@@ -386,6 +386,7 @@ def _write_beside(run: Run, experiment: Experiment) -> None:
         readme = _README.format(
             name=experiment.name,
             command=run.command,
+            tables=described(),
             quoted=quoted(run.directory),
             python=repr(str(run.directory)),
         )
@@ -401,12 +402,8 @@ _README = """# {name}
 A run of `resharpen`. To continue it: `{command}`
 
 - `run.json`: the resolved spec, the versions and the machine it was started with; not to be edited
-- `shards/`: one directory for each setting, variant and group of draws; a shard with a `manifest.json` is finished.
-  `models.parquet`: one row per model; what it is, its hyperparameters, when it diverged.
-  `curves.parquet`: one per model, kind of weights and checkpoint; the score, the score on trained lengths, `loss` the
-  mean training loss since the checkpoint before.
-  `lengths.parquet`: one per model, kind of weights, selection, metric and length; the value on the report set, and the
-  `count` of prefixes or sequences behind it.
+- `shards/`: one directory for each setting, variant and group of draws; a shard with a `manifest.json` is finished
+{tables}
 - `code/`: copies of code of your own that the run used, to read
 
 Look at it: `resharpen status {quoted}`, `resharpen figure {quoted}`, `resharpen results {quoted}`.

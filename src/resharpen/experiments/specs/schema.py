@@ -1,5 +1,5 @@
-"""The columns of a run's tables, each declared once: what is written, what reading accepts and which names are reserved
-follow from here.
+"""The columns of a run's tables, each declared once: what is written, what reading accepts, the reserved names and the
+README of a run follow from here.
 
     models     one row per model: what it is, its hyperparameters, when it diverged
     curves     one row per model, weights and checkpoint: its score while it was trained
@@ -11,6 +11,7 @@ reference keeps `models`, with the columns of SCORES, and `lengths`.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -96,6 +97,18 @@ _BY_ANALYSIS = ("score_new", "has_new", "gain", "new", "at")
 """What `analysis` and `views` add to the columns of `models`."""
 RESERVED = frozenset(column.name for table in (*TABLES.values(), SCORES) for column in table).union(_BY_ANALYSIS)
 """No field of a task or a model and no hyperparameter goes by one of these names."""
+
+
+def described() -> str:
+    """The tables and their columns, for whoever finds a run directory."""
+    lines = []
+    for name, columns in TABLES.items():
+        keys = ", ".join(column.name for column in columns if column.key)
+        said = "; ".join(f"`{column.name}` {column.about}" for column in columns if not column.key)
+        more = "; a column for every field of task and model, and for every hyperparameter" if name == "models" else ""
+        text = f"  - `{name}.parquet`, one row per {keys}: {said}{more}"
+        lines.append(textwrap.fill(text, 120, subsequent_indent="    ", break_on_hyphens=False))
+    return "\n".join(lines)
 
 
 def models_columns(fields: Mapping[str, Any], hyperparameters: Iterable[str]) -> tuple[Column, ...]:
