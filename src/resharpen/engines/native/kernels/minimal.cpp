@@ -7,7 +7,19 @@
 
 using namespace resharpen;
 
+constexpr int kVersion = 2;  // raised where it begins to compute something else than before, beyond rounding
+
 extern "C" {
+
+const char* describe() {
+    static const std::string text = contract<f32x16>(kVersion, "tvd");
+    return text.c_str();
+}
+
+const char* parameters(const Variant* variant) {
+    thread_local std::string text;
+    return (text = MinimalLayout(*variant).parameters()).c_str();
+}
 
 // Advance an ensemble by n_steps, on its own minibatches or, for a single step, on the given one.
 void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targets, int32_t n, int32_t length,
@@ -15,9 +27,9 @@ void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targ
     const FlushSubnormals flush;
     const auto model = std::make_unique<Minimal>(a->variant, Minimal::subsets_pay(length, a->variant),
                                                  Minimal::forms_pay(length, a->variant.placement), *a->hyperparameters);
-    const auto gradient = std::make_unique<f32x16[]>(Minimal::kMostParameters);
+    const auto gradient = std::make_unique<f32x16[]>(kMostParameters);
     Minibatch<V> batch(merge, a->variant.attention != AttentionKind::softmax);
-    const StateArrays arrays(a->state, model->size);
+    const StateArrays arrays(a->state, model->layout.size);
     double loss[kLanes];
     const double nats = 0.6931471805599453 / (double(n) * length);  // from bits, and the mean
     for (int i = 0; i < a->n_steps; i++) {
@@ -26,7 +38,7 @@ void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targ
         else
             batch.draw(key, group, uint32_t(a->first_step + i), n, length);
         model->gradient_of(batch, arrays.theta, gradient.get(), loss);
-        update(arrays, gradient.get(), 1.0f / (float(n) * float(length)), model->size, Minimal::kWQ, Minimal::kGains,
+        update(arrays, gradient.get(), 1.0f / (float(n) * float(length)), model->layout.size, kWQ, kGains,
                *a->hyperparameters, a->table[i], a->first_step + i, a->diverged_at);
         for (int lane = 0; lane < kLanes; lane++) a->add_loss(lane, loss[lane] * nats);
     }

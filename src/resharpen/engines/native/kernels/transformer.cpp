@@ -6,6 +6,8 @@
 
 using namespace resharpen;
 
+constexpr int kVersion = 2;  // raised where it begins to compute something else than before, beyond rounding
+
 namespace {
 // In pieces, added up in double: a hundred thousand positive numbers in a row would come out too small.
 float sum_of_squares(const f32x16* x, int n) {
@@ -21,16 +23,33 @@ float sum_of_squares(const f32x16* x, int n) {
 
 extern "C" {
 
+const char* describe() {
+    static const std::string text = [] {
+        std::string all = contract<float>(kVersion, "tvd, marked");
+        using A = Automaton;
+        add_struct(all, "Automaton", sizeof(A),
+                   {RESHARPEN_FIELD(A, last), RESHARPEN_FIELD(A, token), RESHARPEN_FIELD(A, to),
+                    RESHARPEN_FIELD(A, push), RESHARPEN_FIELD(A, n_edges), RESHARPEN_FIELD(A, bos)});
+        return all;
+    }();
+    return text.c_str();
+}
+
+const char* parameters(const Variant* variant) {
+    thread_local std::string text;
+    return (text = TransformerLayout(*variant).parameters()).c_str();
+}
+
 // Advance an ensemble by n_steps on minibatches given one after another; lengths [steps, n]. Model after model: a
 // model's weights and moments stay in the cache over the steps.
 void train(const Training<float>* a, const float* cosine, const float* sine, const int32_t* inputs,
            const int32_t* targets, const int32_t* lengths, int32_t n, int32_t longest) {
     const FlushSubnormals flush;
     const auto model = std::make_unique<Transformer>(a->variant, Rotation{cosine, sine}, longest, true);
-    const int vectors = model->size / kLanes;
+    const int vectors = model->layout.size / kLanes;
     std::vector<f32x16> gradient(vectors);
     for (int m = 0; m < a->n_models; m++) {
-        float* theta = a->state + std::size_t(m) * 4 * model->size;
+        float* theta = a->state + std::size_t(m) * 4 * model->layout.size;
         const StateArrays arrays(reinterpret_cast<f32x16*>(theta), vectors);
         const auto& hyper = a->hyperparameters[m];
         Ragged batch{inputs, targets, lengths, n};
@@ -38,8 +57,8 @@ void train(const Training<float>* a, const float* cosine, const float* sine, con
             const double loss =
                 model->gradient_of(batch, theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
             const float norm = std::sqrt(sum_of_squares(gradient.data(), vectors));
-            update(arrays, gradient.data(), norm, vectors, Transformer::kQKV / kLanes, Transformer::kGains / kLanes,
-                   hyper, a->table[m * a->n_steps + i], a->first_step + i, a->diverged_at[m]);
+            update(arrays, gradient.data(), norm, vectors, kQKV / kLanes, kGains / kLanes, hyper,
+                   a->table[m * a->n_steps + i], a->first_step + i, a->diverged_at[m]);
             a->add_loss(m, loss);
             int tokens = 0;
             for (int j = 0; j < n; j++) tokens += batch.lengths[j];

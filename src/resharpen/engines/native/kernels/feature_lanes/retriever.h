@@ -40,7 +40,7 @@ class Retriever : public RetrieverTraining {
         d = gradient;
         first_block = true;
         double loss = 0;
-        clear(kW1, kK), clear(kValue, kW3), clear(kW4, size);
+        clear(kW1, kK), clear(kValue, kW3), clear(kW4, layout.size);
         std::fill(d_key, d_key + H, 0.0f);
         d_ssmax = 0;
         if (curved()) nodes_on_curves(), nodes_forward<true>();

@@ -5,14 +5,11 @@
 #include <vector>
 
 #include "../batches/max_retrieval.h"
-#include "../training.h"
 #include "gelu.h"
 #include "gemm.h"
+#include "retriever_layout.h"
 
 namespace resharpen {
-
-// The sizes that the kernel is compiled for: width, classes.
-constexpr int H = RESHARPEN_H, C = RESHARPEN_C;
 
 // Rows of `ROW` floats, aligned.
 template <int ROW>
@@ -31,21 +28,14 @@ class Rows {
 
 class RetrieverWeights {
   public:
-    static_assert(H % 16 == 0 && C <= 16, "a row of features is whole vectors, the logits are one");
     static constexpr int kV = H / 16, kRow = H + 16;
-    // Parameters in memory, in floats: first those with weight decay, then biases and gains.
-    static constexpr int kW1 = 0, kW2 = kW1 + (1 + C) * H, kK = kW2 + H * H, kValue = kK + H * H, kQ = kValue + H * H;
-    static constexpr int kW3 = kQ + H, kW4 = kW3 + H * H, kDecayEnd = kW4 + H * C;
-    static constexpr int kB1 = kDecayEnd, kB2 = kB1 + H, kB3 = kB2 + H, kB4 = kB3 + H, kGains = kB4 + 16;
 
-    // Of a placement it has the norms of its one block.
     explicit RetrieverWeights(Variant variant)
-        : norm_in(variant.placement.block_in), norm_out(variant.placement.block_out), attention_kind(variant.attention),
-          gain_in(kGains), gain_out(gain_in + (norm_in ? H : 0)), ssmax_at(gain_out + (norm_out ? H : 0)) {
-        size = ssmax_at + (attention_kind == AttentionKind::ssmax ? 16 : 0);
-    }
+        : layout(variant), norm_in(variant.placement.block_in), norm_out(variant.placement.block_out),
+          attention_kind(variant.attention), gain_in(layout.gain_in), gain_out(layout.gain_out),
+          ssmax_at(layout.ssmax) {}
 
-    int size;  // number of parameters, the padding of b_4 and s included
+    RetrieverLayout layout;
 
   protected:
     bool norm_in, norm_out;

@@ -20,7 +20,7 @@ class Transformer : public TransformerBackward {
     double gradient_of(const Ragged& batch, const float* theta, float epsilon, float* gradient) {
         prepare(theta, epsilon, true);
         this->gradient = gradient;
-        std::memset(gradient, 0, sizeof(float) * size);
+        std::memset(gradient, 0, sizeof(float) * layout.size);
         for (Block& b : blocks) clear(b.d_ssmax);
         const Alphabetical sorted(batch);
         double loss = 0;
@@ -36,7 +36,7 @@ class Transformer : public TransformerBackward {
         if (attention_kind == AttentionKind::ssmax)
             for (int l = 0; l < LAYERS; l++)
                 for (int head = 0; head < HEADS; head++)
-                    gradient[blocks[2 * l].ssmax_at + head] = float(blocks[2 * l].d_ssmax[head]);
+                    gradient[blocks[2 * l].at.ssmax + head] = float(blocks[2 * l].d_ssmax[head]);
         return loss / sorted.tokens;
     }
 

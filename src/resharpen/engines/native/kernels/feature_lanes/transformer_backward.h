@@ -34,11 +34,11 @@ class TransformerBackward : public TransformerForward {
             if (placement.unembedding_in)
                 for (int i = begin; i < begin + n; i++) {
                     load_row(at(d_x, i, DP), row);
-                    norm.backward(at(last, i, DP), theta + gain_unembedding, r_final[i], row, d_gain.next());
+                    norm.backward(at(last, i, DP), theta + layout.unembedding_in, r_final[i], row, d_gain.next());
                     store_row(at(d_x, i, DP), row);
                 }
         });
-        if (placement.unembedding_in) d_gain.add_to(gradient + gain_unembedding, norm.parameters());
+        if (placement.unembedding_in) d_gain.add_to(gradient + layout.unembedding_in, norm.parameters());
         return loss;
     }
 
@@ -95,16 +95,16 @@ class TransformerBackward : public TransformerForward {
             for (int i = begin; i < begin + n; i++) {
                 load_row(at(d_x, i, DP), d);
                 if (placement.residual) {
-                    norm.backward(at(b.s, i, DP), theta + b.g_residual, b.r_residual[i], d, d_residual.next());
+                    norm.backward(at(b.s, i, DP), theta + b.at.residual, b.r_residual[i], d, d_residual.next());
                     store_row(at(d_x, i, DP), d);
                 }
                 if (placement.block_out) {
-                    norm.backward(at(b.y, i, DP), theta + b.g_out, b.r_out[i], d, d_out.next());
+                    norm.backward(at(b.y, i, DP), theta + b.at.block_out, b.r_out[i], d, d_out.next());
                     store_row(at(d_y, i, DP), d);
                 }
             }
-        if (placement.residual) d_residual.add_to(gradient + b.g_residual, norm.parameters());
-        if (placement.block_out) d_out.add_to(gradient + b.g_out, norm.parameters());
+        if (placement.residual) d_residual.add_to(gradient + b.at.residual, norm.parameters());
+        if (placement.block_out) d_out.add_to(gradient + b.at.block_out, norm.parameters());
         return at(placement.block_out ? d_y : d_x, begin, DP);
     }
 
@@ -114,10 +114,10 @@ class TransformerBackward : public TransformerForward {
         decltype(norm)::Sum d_in;
         for (int i = begin; i < begin + n; i++) {
             load_row(at(d_h, i, DP), d);
-            if (placement.block_in) norm.backward(at(b.x, i, DP), theta + b.g_in, b.r_in[i], d, d_in.next());
+            if (placement.block_in) norm.backward(at(b.x, i, DP), theta + b.at.block_in, b.r_in[i], d, d_in.next());
             add_row(at(d_x, i, DP), d);
         }
-        if (placement.block_in) d_in.add_to(gradient + b.g_in, norm.parameters());
+        if (placement.block_in) d_in.add_to(gradient + b.at.block_in, norm.parameters());
     }
 
     // d_o, the derivative by the norm of the heads' output, becomes that by the output.
@@ -127,17 +127,17 @@ class TransformerBackward : public TransformerForward {
         for (int i = begin; i < begin + n; i++) {
             f32x16 d[N];
             load_row<N>(at(d_o, i, AP), d);
-            heads_norm.backward(at(b.o, i, AP), theta + b.g_heads, b.r_heads[i], d, d_gain.next());
+            heads_norm.backward(at(b.o, i, AP), theta + b.at.heads_out, b.r_heads[i], d, d_gain.next());
             store_row<N>(at(d_o, i, AP), d);
         }
-        d_gain.add_to(gradient + b.g_heads, heads_norm.parameters());
+        d_gain.add_to(gradient + b.at.heads_out, heads_norm.parameters());
     }
 
     // The same for q and k of n rows that are `stride` apart, from what they were before their norm.
     void queries_keys_backward(const Block& b, int n, float* d_qkv, int stride, const float* before, const float* r) {
         constexpr int N = HP / kLanes;
-        for (int gain : {b.g_queries, b.g_keys}) {
-            const int first = gain == b.g_queries ? 0 : HEADS;
+        for (int gain : {b.at.queries, b.at.keys}) {
+            const int first = gain == b.at.queries ? 0 : HEADS;
             decltype(head_norm)::Sum d_gain;
             for (int i = 0; i < n; i++)
                 for (int head = first; head < first + HEADS; head++) {
@@ -206,15 +206,15 @@ class TransformerBackward : public TransformerForward {
         for (int t = 0; t < V; t++) {
             load_row(by_token.d_h + t * DP, d);
             if (placement.block_in)
-                norm.backward(by_token.x + t * DP, theta + blocks[0].g_in, by_token.r_h[t], d, d_in.next());
+                norm.backward(by_token.x + t * DP, theta + blocks[0].at.block_in, by_token.r_h[t], d, d_in.next());
             add_row(by_token.d_x + t * DP, d);
             load_row(by_token.d_x + t * DP, d);
             if (placement.embedding_out)
-                norm.backward(theta + t * DP, theta + gain_embedding, by_token.r_x[t], d, d_embedding.next());
+                norm.backward(theta + t * DP, theta + layout.embedding_out, by_token.r_x[t], d, d_embedding.next());
             store_row(gradient + t * DP, d);
         }
-        if (placement.block_in) d_in.add_to(gradient + blocks[0].g_in, norm.parameters());
-        if (placement.embedding_out) d_embedding.add_to(gradient + gain_embedding, norm.parameters());
+        if (placement.block_in) d_in.add_to(gradient + blocks[0].at.block_in, norm.parameters());
+        if (placement.embedding_out) d_embedding.add_to(gradient + layout.embedding_out, norm.parameters());
     }
 };
 

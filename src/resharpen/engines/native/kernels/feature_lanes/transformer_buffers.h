@@ -4,15 +4,12 @@
 #include <memory>
 #include <vector>
 
-#include "../training.h"
 #include "attention.h"
 #include "gelu.h"
 #include "prefixes.h"
+#include "transformer_layout.h"
 
 namespace resharpen {
-
-// The sizes that the kernel is compiled for: layers, width, heads, width of an MLP, tokens.
-constexpr int LAYERS = RESHARPEN_LAYERS, D = RESHARPEN_D, HEADS = RESHARPEN_HEADS, MLP = RESHARPEN_MLP, V = RESHARPEN_V;
 
 struct Rotation {
     const float *cosine, *sine;  // [positions, half a head]
@@ -25,31 +22,19 @@ constexpr int kFewTokens = 256;  // rows in a partial sum by token
 // least: its rows are copied for the attention of every one of them.
 constexpr int kTogether = 64, kFamily = 512, kWorth = 4;
 
-constexpr int padded(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
+constexpr int DN = DP / kLanes;
+// Activations are a vector wider than they need be: rows whose distance is a power of two collide in the cache.
+constexpr int QS = QP + kLanes, FS = FP + kLanes;
 
 class TransformerBuffers {
-  protected:
-    static constexpr int kHead = D / HEADS, kHalf = kHead / 2;
-    static constexpr int DP = padded(D), HP = padded(kHead), AP = HEADS * HP, QP = 3 * AP, FP = padded(MLP),
-                         VP = padded(V);
-    static constexpr int DN = DP / kLanes, BLOCKS = 2 * LAYERS;
-    // Activations are a vector wider than they need be: rows whose distance is a power of two collide in the cache.
-    static constexpr int QS = QP + kLanes, FS = FP + kLanes;
-
   public:
-    // Parameters in memory: embedding; for each layer QKV [DP, 3 AP], W_O [AP, DP], W_1 [DP, FP], W_2 [FP, DP];
-    // U [DP, VP]; then, without decay like the embedding, norms: embedding, unembedding, those of each block; and what
-    // the attention of each layer learns.
-    static constexpr int kQKV = V * DP, kWO = kQKV + DP * QP, kW1 = kWO + AP * DP, kW2 = kW1 + DP * FP;
-    static constexpr int kLayer = kW2 + FP * DP - kQKV, kU = kQKV + LAYERS * kLayer, kGains = kU + DP * VP;
-
     TransformerBuffers(Variant variant, Rotation rotation, int longest, bool for_training)
-        : placement(variant.placement), attention_kind(variant.attention), position_kind(variant.positions),
-          rotation(rotation), rows(std::max(longest, for_training ? kFamily : 0) + kLanes),
+        : layout(variant), placement(variant.placement), attention_kind(variant.attention),
+          position_kind(variant.positions), rotation(rotation),
+          rows(std::max(longest, for_training ? kFamily : 0) + kLanes),
           attention(longest, 1.0f / std::sqrt(float(kHead))) {
         norm.layer = heads_norm.layer = head_norm.layer = variant.norm == NormFunction::layer;
-        place_norms();
-        for (Block& b : blocks) allocate(b);
+        for (Block& b : blocks) b.at = layout.blocks[&b - blocks], allocate(b);
         if (for_training)
             for (auto* x : {&gathered, &d_gathered}) x->resize((longest + kLanes) * QS / kLanes);
         if (attention_kind != AttentionKind::softmax)
@@ -64,7 +49,7 @@ class TransformerBuffers {
         u.allocate(DP, VP);
     }
 
-    int size;  // number of parameters
+    TransformerLayout layout;
 
   protected:
     // A matrix [I, O], and its transpose, in panels of kPanelColumns columns.
@@ -105,7 +90,7 @@ class TransformerBuffers {
         std::vector<float> r_in, r_out, r_residual, r_heads, r_head;
         // Of attention, for training: not zeroed, few sequences are of the greatest length.
         std::unique_ptr<f32x16[]> kept;
-        int g_in, g_out, g_residual, g_heads, g_queries, g_keys, ssmax_at;
+        TransformerLayout::Block at;
         double d_ssmax[HEADS];
     };
 
@@ -121,7 +106,6 @@ class TransformerBuffers {
     Attention<HP, QS, AP> attention;
     Block blocks[BLOCKS];
     Packed qkv[LAYERS], w_o[LAYERS], w_1[LAYERS], w_2[LAYERS], u;
-    int gain_embedding, gain_unembedding;
     std::vector<f32x16> last, final, logits, d_x, d_y, d_h, d_o, d_wide;
     std::vector<float> r_final;
     // By token, [V, ..]: the embedding after its norm, h and q, k, v of the first block; and their derivatives.
@@ -137,24 +121,6 @@ class TransformerBuffers {
     std::size_t n_kept = 0;
     const float* theta;
     float* gradient;
-
-    void place_norms() {
-        int next = kGains;
-        auto place = [&](bool present, int floats) { return present ? (next += floats) - floats : -1; };
-        auto in_stream = [&](bool present) { return place(present, norm.parameters()); };
-        gain_embedding = in_stream(placement.embedding_out), gain_unembedding = in_stream(placement.unembedding_in);
-        for (Block& b : blocks) {
-            b.g_in = in_stream(placement.block_in), b.g_out = in_stream(placement.block_out);
-            b.g_residual = in_stream(placement.residual);
-            if (is_mlp(b)) continue;
-            b.g_heads = place(placement.heads_out, heads_norm.parameters());
-            b.g_queries = place(placement.queries_keys, head_norm.parameters());
-            b.g_keys = place(placement.queries_keys, head_norm.parameters());
-        }
-        for (int l = 0; l < LAYERS; l++)
-            blocks[2 * l].ssmax_at = place(attention_kind == AttentionKind::ssmax, padded(HEADS));
-        size = next;
-    }
 
     bool is_mlp(const Block& b) const { return (&b - blocks) % 2; }
 

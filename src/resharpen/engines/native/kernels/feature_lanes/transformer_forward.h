@@ -25,9 +25,9 @@ class TransformerForward : public TransformerBuffers {
         for (int t = 0; t < V; t++) {
             f32x16 row[DN];
             load_row(theta + t * DP, row);
-            if (placement.embedding_out) by_token.r_x[t] = norm.forward(row, theta + gain_embedding);
+            if (placement.embedding_out) by_token.r_x[t] = norm.forward(row, theta + layout.embedding_out);
             store_row(by_token.x + t * DP, row);
-            if (placement.block_in) by_token.r_h[t] = norm.forward(row, theta + blocks[0].g_in);
+            if (placement.block_in) by_token.r_h[t] = norm.forward(row, theta + blocks[0].at.block_in);
             store_row(by_token.h + t * DP, row);
         }
         gemm(V, DP, QP / kLanes, {by_token.h, DP, 1}, qkv[0].weights(), by_token.qkv, QP);
@@ -67,7 +67,7 @@ class TransformerForward : public TransformerBuffers {
             if (placement.unembedding_in)
                 for (int j = i; j < i + n; j++) {
                     load_row(at(last, j, DP), row);
-                    r_final[j] = norm.forward(row, theta + gain_unembedding);
+                    r_final[j] = norm.forward(row, theta + layout.unembedding_in);
                     store_row(at(final, j, DP), row);
                 }
             gemm(n, DP, VP / kLanes, {at(unembedded(), i, DP), DP, 1}, u.weights(), at(logits, i, VP), VP);
@@ -82,7 +82,7 @@ class TransformerForward : public TransformerBuffers {
         for (int i = begin; i < begin + n; i++) {
             f32x16 row[DN];
             load_row(at(b.x, i, DP), row);
-            b.r_in[i] = norm.forward(row, theta + b.g_in);
+            b.r_in[i] = norm.forward(row, theta + b.at.block_in);
             store_row(at(b.h, i, DP), row);
         }
         return at(b.h, begin, DP);
@@ -102,7 +102,7 @@ class TransformerForward : public TransformerBuffers {
         for (int head = 0; head < 2 * HEADS; head++) {
             f32x16 row[N];
             load_row<N>(qkv + head * HP, row);
-            r[head] = head_norm.forward(row, theta + (head < HEADS ? b.g_queries : b.g_keys));
+            r[head] = head_norm.forward(row, theta + (head < HEADS ? b.at.queries : b.at.keys));
             store_row<N>(qkv + head * HP, row);
         }
     }
@@ -114,7 +114,7 @@ class TransformerForward : public TransformerBuffers {
         for (int i = begin; i < begin + n; i++) {
             f32x16 row[N];
             load_row<N>(at(b.o, i, AP), row);
-            b.r_heads[i] = heads_norm.forward(row, theta + b.g_heads);
+            b.r_heads[i] = heads_norm.forward(row, theta + b.at.heads_out);
             store_row<N>(at(b.normed, i, AP), row);
         }
         return at(b.normed, begin, AP);
@@ -124,13 +124,13 @@ class TransformerForward : public TransformerBuffers {
         for (int i = begin; i < begin + n; i++) {
             f32x16 row[DN];
             load_row(at(b.y, i, DP), row);
-            if (placement.block_out) b.r_out[i] = norm.forward(row, theta + b.g_out);
+            if (placement.block_out) b.r_out[i] = norm.forward(row, theta + b.at.block_out);
             const float* x = at(b.x, i, DP);
             RESHARPEN_UNROLL
             for (int j = 0; j < DN; j++) row[j] += load(x + j * kLanes);
             if (placement.residual) {
                 store_row(at(b.s, i, DP), row);
-                b.r_residual[i] = norm.forward(row, theta + b.g_residual);
+                b.r_residual[i] = norm.forward(row, theta + b.at.residual);
             }
             store_row(at(next, i, DP), row);
         }
@@ -166,7 +166,7 @@ class TransformerForward : public TransformerBuffers {
         HeadLogits found;
         if (position_kind == PositionKind::alibi) found.slope = float(std::exp2(-8.0 * (head + 1) / HEADS));
         if (attention_kind != AttentionKind::softmax) found.log_n = log_n.data();
-        if (attention_kind == AttentionKind::ssmax) found.s = theta[b.ssmax_at + head];
+        if (attention_kind == AttentionKind::ssmax) found.s = theta[b.at.ssmax + head];
         return found;
     }
 

@@ -1,36 +1,20 @@
 // The minimal transformer: what depends on one token alone, computed once a step; minimal.h has the formulas.
 #pragma once
 
-#include "../training.h"
 #include "matrix.h"
+#include "minimal_layout.h"
 #include "norm.h"
 
 namespace resharpen {
 
-// The sizes that the kernel is compiled for: tokens, width, a key, a value.
-constexpr int V = RESHARPEN_V, D = RESHARPEN_D, K = RESHARPEN_K, DV = RESHARPEN_DV;
-
 class MinimalTokens {
   public:
-    // Parameters in memory: the matrices, the gains that the placement has, and the s of ssmax. Decay is on W_Q .. U.
-    static constexpr int kWQ = V * D, kWK = kWQ + D * K, kWV = kWK + D * K, kWO = kWV + D * DV, kU = kWO + DV * D;
-    static constexpr int kGains = kU + D * V, kMostParameters = kGains + 5 * D + 1;
-
     MinimalTokens(Variant variant, const Hyperparameters<f32x16>& h)
-        : placement(variant.placement), attention_kind(variant.attention), epsilon(h.rms_epsilon) {
-        int next = kGains;
-        auto place = [&](bool present, int& where) { where = present ? next : -1, next += present ? D : 0; };
-        place(placement.embedding_out, gain_at.embedding_out);
-        place(placement.block_in, gain_at.block_in);
-        place(placement.block_out, gain_at.block_out);
-        place(placement.residual, gain_at.residual);
-        place(placement.unembedding_in, gain_at.unembedding_in);
-        ssmax_at = next;
-        size = next + (attention_kind == AttentionKind::ssmax);
+        : layout(variant), placement(variant.placement), attention_kind(variant.attention), epsilon(h.rms_epsilon) {
         for (f32x16& x : ones) x = broadcast(1);
     }
 
-    int size;  // number of parameters
+    MinimalLayout layout;
 
   protected:
     static constexpr int kZ = V, kO = V + 1, kColumns = V + 1 + D;
@@ -39,10 +23,6 @@ class MinimalTokens {
     Placement placement;
     AttentionKind attention_kind;
     f32x16 epsilon;
-    int ssmax_at;
-    struct {
-        int embedding_out, block_in, block_out, residual, unembedding_in;
-    } gain_at;
 
     f32x16 ones[D];
     f32x16 x[V][D], r_embedding[V], h[V][D], r_in[V], q[V][K], k[V][K], v[V][DV], vo[V][D], vo_gained[V][D];
@@ -59,16 +39,16 @@ class MinimalTokens {
     const f32x16 *gain_out, *gain_1;  // of block_out and residual; ones where absent
 
     void tokens_forward(const f32x16* theta) {
-        gain_out = gain(theta, gain_at.block_out);
-        gain_1 = gain(theta, gain_at.residual);
-        ssmax = attention_kind == AttentionKind::ssmax ? theta[ssmax_at] : broadcast(1);
-        const f32x16* gain_2 = gain(theta, gain_at.unembedding_in);
+        gain_out = gain(theta, layout.block_out);
+        gain_1 = gain(theta, layout.residual);
+        ssmax = attention_kind == AttentionKind::ssmax ? theta[layout.ssmax] : broadcast(1);
+        const f32x16* gain_2 = gain(theta, layout.unembedding_in);
         for (int t = 0; t < V; t++) {
             copy_row(theta + t * D, x[t]);
             if (placement.embedding_out)
-                r_embedding[t] = rms_norm<D>(theta + t * D, theta + gain_at.embedding_out, epsilon, x[t]);
+                r_embedding[t] = rms_norm<D>(theta + t * D, theta + layout.embedding_out, epsilon, x[t]);
             copy_row(x[t], h[t]);
-            if (placement.block_in) r_in[t] = rms_norm<D>(x[t], theta + gain_at.block_in, epsilon, h[t]);
+            if (placement.block_in) r_in[t] = rms_norm<D>(x[t], theta + layout.block_in, epsilon, h[t]);
         }
         multiply(V, D, K, rows<D>(h[0]), rows<K>(theta + kWQ), {q[0], K, 1});
         multiply(V, D, K, rows<D>(h[0]), rows<K>(theta + kWK), {k[0], K, 1});
@@ -93,7 +73,7 @@ class MinimalTokens {
     }
 
     void clear_gradients(f32x16* gradient) {
-        for (int i = 0; i < size; i++) gradient[i] = broadcast(0);
+        for (int i = 0; i < layout.size; i++) gradient[i] = broadcast(0);
         d_ssmax = broadcast(0);
         clear(d_x), clear(d_base), clear(d_attention), clear(d_value), clear(d_gain_out), clear(d_gain_1);
         clear(d_vo), clear(d_vo_gained);
@@ -122,23 +102,23 @@ class MinimalTokens {
         linear_backward<K>(theta, gradient, kWK, d_k[0]);
         linear_backward<DV>(theta, gradient, kWV, d_v[0]);
         for (int t = 0; t < V; t++) embedding_backward(t, theta, gradient);
-        if (placement.block_out) add_rows(d_gain_out, gradient + gain_at.block_out);
-        if (attention_kind == AttentionKind::ssmax) gradient[ssmax_at] = d_ssmax;
+        if (placement.block_out) add_rows(d_gain_out, gradient + layout.block_out);
+        if (attention_kind == AttentionKind::ssmax) gradient[layout.ssmax] = d_ssmax;
     }
 
     // u_gained = diag(g_1 g_2) U
     void unembedding_backward(const f32x16* theta, f32x16* gradient) {
-        const f32x16* gain_2 = gain(theta, gain_at.unembedding_in);
+        const f32x16* gain_2 = gain(theta, layout.unembedding_in);
         for (int i = 0; i < D; i++) {
             f32x16 d_gain = broadcast(0);
             for (int w = 0; w < V; w++) {
                 d_gain += d_u_gained[i][w] * theta[kU + i * V + w];
                 gradient[kU + i * V + w] = gain_final[i] * d_u_gained[i][w];
             }
-            if (placement.residual) gradient[gain_at.residual + i] = d_gain * gain_2[i];
-            if (placement.unembedding_in) gradient[gain_at.unembedding_in + i] = d_gain * gain_1[i];
+            if (placement.residual) gradient[layout.residual + i] = d_gain * gain_2[i];
+            if (placement.unembedding_in) gradient[layout.unembedding_in + i] = d_gain * gain_1[i];
         }
-        if (placement.residual) add_rows(d_gain_1, gradient + gain_at.residual);
+        if (placement.residual) add_rows(d_gain_1, gradient + layout.residual);
     }
 
     static void copy_row(const f32x16* from, f32x16* to) {
@@ -159,14 +139,14 @@ class MinimalTokens {
 
     void embedding_backward(int t, const f32x16* theta, f32x16* gradient) {
         if (placement.block_in)
-            rms_norm_backward<D, true>(x[t], theta + gain_at.block_in, r_in[t], d_h[t], d_x[t],
-                                       gradient + gain_at.block_in);
+            rms_norm_backward<D, true>(x[t], theta + layout.block_in, r_in[t], d_h[t], d_x[t],
+                                       gradient + layout.block_in);
         else
             for (int i = 0; i < D; i++) d_x[t][i] += d_h[t][i];
         f32x16* d_e = gradient + t * D;
         if (placement.embedding_out)
-            rms_norm_backward<D, false>(theta + t * D, theta + gain_at.embedding_out, r_embedding[t], d_x[t], d_e,
-                                        gradient + gain_at.embedding_out);
+            rms_norm_backward<D, false>(theta + t * D, theta + layout.embedding_out, r_embedding[t], d_x[t], d_e,
+                                        gradient + layout.embedding_out);
         else
             copy_row(d_x[t], d_e);
     }
