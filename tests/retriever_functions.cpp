@@ -1,5 +1,5 @@
 // Functions of the retriever kernel by themselves, for tests.
-#include "feature_lanes/retriever.h"
+#include "feature_lanes/retriever_nodes.h"
 
 using namespace resharpen;
 
@@ -22,7 +22,5 @@ void shares_of(int32_t points, int32_t n, const float* x, float* shares) {
 }
 
 // Up to which weight of the priority a curve is known through 5, 6, ... 16 points.
-void steepest_of(float* weights) {
-    std::copy(std::begin(Retriever::kSteepest), std::end(Retriever::kSteepest), weights);
-}
+void steepest_of(float* weights) { std::copy(std::begin(kSteepest), std::end(kSteepest), weights); }
 }

@@ -52,15 +52,15 @@ void train(const Training<float>* a, const float* priority, const int32_t* kind,
         }
     }
     const auto model = std::make_unique<Retriever>(a->variant);
-    const int vectors = model->layout.size / kLanes;
+    const int vectors = model->setup.layout.size / kLanes;
     std::vector<f32x16> gradient(vectors);
     for (int m = 0; m < a->n_models; m++) {
-        float* theta = a->state + std::size_t(m) * 4 * model->layout.size;
+        float* theta = a->state + std::size_t(m) * 4 * model->setup.layout.size;
         const StateArrays arrays(reinterpret_cast<f32x16*>(theta), vectors);
         const auto& hyper = a->hyperparameters[m];
         for (int i = 0; i < a->n_steps && a->diverged_at[m] < 0; i++) {
             const double loss =
-                model->gradient_of(batches[i], theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
+                gradient_of(*model, batches[i], theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
             update(arrays, gradient.data(), norm_of(gradient.data(), vectors), vectors, 0,
                    RetrieverLayout::kDecayEnd / kLanes, hyper, a->table[m * a->n_steps + i], a->first_step + i,
                    a->diverged_at[m]);
@@ -77,8 +77,8 @@ void evaluate(const float* theta, int32_t n_models, const Hyperparameters<float>
     const auto model = std::make_unique<Retriever>(*variant);
     for (int m = 0; m < n_models; m++) {
         auto of = [&](float* all) { return all ? all + m * stride : nullptr; };
-        model->evaluate(theta + std::size_t(m) * model->layout.size, hyperparameters[m].rms_epsilon, n, begin, items,
-                        labels, of(correct), of(entropy), of(largest));
+        score(*model, theta + std::size_t(m) * model->setup.layout.size, hyperparameters[m].rms_epsilon, n, begin,
+              items, labels, of(correct), of(entropy), of(largest));
     }
 }
 
