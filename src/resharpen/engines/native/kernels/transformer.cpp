@@ -46,16 +46,16 @@ void train(const Training<float>* a, const float* cosine, const float* sine, con
            const int32_t* targets, const int32_t* lengths, int32_t n, int32_t longest) {
     const FlushSubnormals flush;
     const auto model = std::make_unique<Transformer>(a->variant, Rotation{cosine, sine}, longest, true);
-    const int vectors = model->layout.size / kLanes;
+    const int vectors = model->setup.layout.size / kLanes;
     std::vector<f32x16> gradient(vectors);
     for (int m = 0; m < a->n_models; m++) {
-        float* theta = a->state + std::size_t(m) * 4 * model->layout.size;
+        float* theta = a->state + std::size_t(m) * 4 * model->setup.layout.size;
         const StateArrays arrays(reinterpret_cast<f32x16*>(theta), vectors);
         const auto& hyper = a->hyperparameters[m];
         Ragged batch{inputs, targets, lengths, n};
         for (int i = 0; i < a->n_steps && a->diverged_at[m] < 0; i++) {
             const double loss =
-                model->gradient_of(batch, theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
+                gradient_of(*model, batch, theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
             const float norm = std::sqrt(sum_of_squares(gradient.data(), vectors));
             update(arrays, gradient.data(), norm, vectors, kQKV / kLanes, kGains / kLanes, hyper,
                    a->table[m * a->n_steps + i], a->first_step + i, a->diverged_at[m]);
@@ -73,9 +73,9 @@ void evaluate(const float* theta, float epsilon, const Variant* variant, const f
               const float* p_star, int32_t marked, float* tvd, float* logit) {
     const FlushSubnormals flush;
     const auto model = std::make_unique<Transformer>(*variant, Rotation{cosine, sine}, longest, false);
-    model->prepare(theta, epsilon, false);
+    prepare(*model, theta, epsilon, false);
     for (int i = 0; i < n; i++) {
-        model->evaluate(inputs, lengths[i], scored, p_star, marked, tvd, logit);
+        score(*model, inputs, lengths[i], scored, p_star, marked, tvd, logit);
         inputs += lengths[i], scored += lengths[i];
     }
 }
