@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from resharpen.engines.native.base import HYPERPARAMETERS, NativeEngine
+from resharpen.engines.native.base import NativeEngine
 from resharpen.engines.native.build import SOURCES
 from resharpen.engines.native.compiler import FLAGS
+from resharpen.engines.native.contract import HYPERPARAMETERS
 from resharpen.engines.native.transformer import NativeTransformer, Sampler
 
 BYTE, FLOAT, ITEM, VECTOR = 1, 4, 8, 64
@@ -259,6 +260,7 @@ class Driver:
 def build_driver(engine: NativeEngine, compiler: Sequence[str], directory: Path) -> Path:
     """The program of an engine's kernel, for the sizes that its file is named by."""
     name, *sizes = engine.built.partition("-native-")[0].split("-")
+    name = name.partition(".")[0]  # without its version
     program = directory / name
     named = (re.fullmatch("([a-z]+)([0-9]+)", size) for size in sizes)
     defines = [f"-DRESHARPEN_{size[1].upper()}={size[2]}" for size in named]

@@ -5,15 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import pytest
 from helpers import make_ensemble, make_problem, minimal_problem, retriever_problem, transformer_problem
 
-from resharpen.engines.choose import check_march, make_engine, why_not_native
+from resharpen.engines.base import weights_of
+from resharpen.engines.choose import check_march, make_engine, measure_all, why_not_native
 from resharpen.engines.native.minimal import NativeMinimal
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.native.transformer import NativeTransformer
 from resharpen.engines.torch.fast import TorchEngine
 from resharpen.errors import UserError
+from resharpen.metrics import mean_by_length
+from resharpen.optim.hyperparameters import Row
+from resharpen.parts import ATTENTIONS
+from resharpen.tasks import MaxRetrieval, SetComplement
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,86 @@ def test_reasons_not_to_run_natively(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler")
     monkeypatch.setenv("RESHARPEN_CACHE", str(tmp_path / "cache"))
     assert "no C++ compiler" in why_not_native(minimal_problem("peri", v=5, s=2))
+
+
+@dataclass(frozen=True)
+class Sharp(SetComplement):
+    """Set Complement with one more measure, the probability of the likeliest token."""
+
+    measures: ClassVar[tuple[str, ...]] = ("tvd", "sharpness")
+
+    def score(self, logits_MxPxV, truth):
+        return {**super().score(logits_MxPxV, truth), "sharpness": logits_MxPxV.softmax(-1).amax(-1)}
+
+
+class SharpFirst(Sharp):
+    metric = "sharpness"
+
+
+class Halved(SetComplement):
+    """The same measure by name, of another value."""
+
+    def score(self, logits_MxPxV, truth):
+        return {"tvd": super().score(logits_MxPxV, truth)["tvd"] / 2}
+
+
+class Reduced(Sharp):
+    def by_length(self, measured, validation):
+        return {"tvd": mean_by_length(measured["tvd"] * measured["sharpness"], validation.length_P)}
+
+
+class SharpRetrieval(MaxRetrieval):
+    """The likeliest answer's probability, under a name that the kernel has for something else."""
+
+    measures = ("accuracy", "largest_weight")
+
+    def score(self, logits_MxPxV, truth):
+        return {**super().score(logits_MxPxV, truth), "largest_weight": logits_MxPxV.softmax(-1).amax(-1)}
+
+
+def test_what_the_kernel_does_not_measure_comes_from_torch():
+    problem = replace(minimal_problem("peri"), task=Sharp(9))
+    assert why_not_native(problem) == ""
+    ensemble = make_ensemble(problem)
+    native, torch_engine = (make_engine(name, problem, ensemble) for name in ("native", "torch"))
+    native.advance(5)
+    weights, validation = weights_of(native.dump(), ensemble, "train"), problem.task.validation(0, "report")
+    assert list(native.measure(weights, validation)) == ["tvd"]
+    found, expected = measure_all(native, weights, validation), torch_engine.measure(weights, validation)
+    assert list(found) == ["tvd", "sharpness"]
+    assert np.array_equal(found["sharpness"], expected["sharpness"])
+    assert np.allclose(found["tvd"], expected["tvd"], atol=1e-5)
+
+
+def test_a_measure_that_means_something_else_is_not_the_kernels():
+    task = SharpRetrieval(longest=64, items=512, selection_items=256)
+    problem = retriever_problem("none", 16, task=task)
+    assert why_not_native(problem) == ""
+    native = make_engine("native", problem, make_ensemble(problem))
+    weights, validation = weights_of(native.dump(), native.ensemble, "train"), task.validation(0, "report")
+    assert list(native.measure(weights, validation, report=True)) == ["accuracy", "entropy"]
+    expected = make_engine("torch", problem, native.ensemble).measure(weights, validation)["largest_weight"]
+    assert np.array_equal(measure_all(native, weights, validation)["largest_weight"], expected)
+
+
+@pytest.mark.parametrize(
+    ("task", "measure"), [(SharpFirst(9), "sharpness"), (Halved(9), "tvd"), (Reduced(9), "sharpness")]
+)
+def test_checkpoints_are_selected_by_what_the_kernel_measures(task, measure):
+    problem = replace(minimal_problem("peri"), task=task)
+    assert why_not_native(problem) == f"it does not measure '{measure}', which {task.name} selects checkpoints by"
+    assert why_not_native(problem, training=False) == ""
+
+
+def test_hyperparameters_that_no_kernel_reads(monkeypatch):
+    row = {"sharpness": Row(1.0, 2.0)}
+    monkeypatch.setitem(ATTENTIONS, "softmax", replace(ATTENTIONS["softmax"], hyperparameters=row))
+    for problem in (minimal_problem("peri"), transformer_problem(), retriever_problem("none", 16)):
+        assert why_not_native(problem) == "it does not read the hyperparameter 'sharpness'"
+        own_range = replace(ATTENTIONS["softmax"], hyperparameters={"rms_epsilon": Row(1e-6, 1e-5)})
+        with monkeypatch.context() as patch:
+            patch.setitem(ATTENTIONS, "softmax", own_range)
+            assert why_not_native(replace(problem, parts=replace(problem.parts, attention=own_range))) == ""
 
 
 def test_an_instruction_set_is_one_that_the_compiler_knows(monkeypatch, tmp_path):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import shlex
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from resharpen import own
-from resharpen.engines.base import Engine, Ensemble, Problem
+from resharpen.engines.base import Arrays, Engine, Ensemble, Measures, Problem
 from resharpen.errors import Failed, UserError
 
 if TYPE_CHECKING:
@@ -31,6 +31,15 @@ def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
 
     torch.set_num_threads(1)  # every core has a shard of its own
     return TorchEngine(problem, ensemble)
+
+
+def measure_all(engine: Engine, weights: Arrays, validation: Any) -> Measures:
+    """All that a report has of these weights: what the engine does not measure torch computes."""
+    found, task = engine.measure(weights, validation, report=True), engine.problem.task
+    if missing := [name for name in task.measures if name not in found]:
+        torch = make_engine("torch", engine.problem, engine.ensemble)
+        found |= {name: values for name, values in torch.measure(weights, validation).items() if name in missing}
+    return found
 
 
 def check_device(name: str) -> None:

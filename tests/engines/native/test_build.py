@@ -25,7 +25,9 @@ def cache(tmp_path, monkeypatch):
 def stub(monkeypatch, tmp_path):
     """A kernel of one line, where it is not the code that matters."""
     (tmp_path / "stub").mkdir()
-    (tmp_path / "stub" / "minimal.cpp").write_text('extern "C" int sizes() { return RESHARPEN_V + RESHARPEN_K; }\n')
+    (tmp_path / "stub" / "minimal.cpp").write_text(
+        'constexpr int kVersion = 1;\nextern "C" int sizes() { return RESHARPEN_V + RESHARPEN_K; }\n'
+    )
     monkeypatch.setattr(build, "SOURCES", tmp_path / "stub")
     build._sources.cache_clear()
     yield tmp_path / "stub"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
+from ctypes import CDLL, c_void_p
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +16,9 @@ from parity import assert_parity, distance
 from scipy.special import erf, ndtr
 
 from resharpen import streams
+from resharpen.engines.native import build
 from resharpen.engines.native import retriever as native
+from resharpen.engines.native.compiler import find_compiler
 from resharpen.engines.native.retriever import NativeRetriever
 from resharpen.engines.torch.definition import Definition
 from resharpen.engines.torch.fast import TorchEngine
@@ -23,6 +29,16 @@ from resharpen.tasks.max_retrieval import RetrievalSet
 
 PLACEMENTS = tuple(RETRIEVER_PLACEMENTS)
 SLOWLY = BENIGN | {"peak_learning_rate": 1e-4}
+
+
+@cache
+def functions():
+    """Those of the kernel that only tests call, built beside it."""
+    compiler, source = find_compiler(), Path(__file__).parents[2] / "retriever_functions.cpp"
+    sizes = ("-DRESHARPEN_H=16", "-DRESHARPEN_C=10", f"-I{build.SOURCES}")
+    with tempfile.TemporaryDirectory() as directory:
+        library = build._compile((*compiler.command, *compiler.flags("native"), *sizes), source, Path(directory))
+        return CDLL(str(library))
 
 
 def few_sets(problem, count):
@@ -130,7 +146,7 @@ def test_gelu_and_its_slope():
     x = np.concatenate([np.linspace(-15, 15, 100_000), 10.0 ** np.linspace(-30, 4, 4000), [0, -0.0, -1e30, 1e30]])
     x = np.resize(x.astype(np.float32), -(-len(x) // 16) * 16)
     y, slope = np.empty_like(x), np.empty_like(x)
-    native.kernel(Retriever(16)).gelu_of(len(x), x.ctypes.data, y.ctypes.data, slope.ctypes.data)
+    functions().gelu_of(len(x), *(array.ctypes.data_as(c_void_p) for array in (x, y, slope)))
     x = x.astype(np.float64)
     exact = x * ndtr(x)
     assert np.allclose(exact, 0.5 * x * (1 + erf(x / np.sqrt(2))), rtol=1e-9, atol=1e-12)
@@ -229,7 +245,7 @@ def test_shares_of_points(points):
     x = np.concatenate([point, np.linspace(0, 1, 5_001), np.nextafter(point.astype(np.float32), np.float32(2))])
     x = x.astype(np.float32)
     got = np.empty((len(x), 16), np.float32)
-    native.kernel(Retriever(16)).shares_of(points, len(x), x.ctypes.data, got.ctypes.data)
+    functions().shares_of(points, len(x), *(array.ctypes.data_as(c_void_p) for array in (x, got)))
     assert np.abs(got[:, :points] - lagrange(x.astype(np.float64), point)).max() < 1e-6
     assert np.array_equal(got[:points, :points], np.eye(points))
     assert (got[:, points:] == 0).all()
@@ -239,7 +255,7 @@ def test_shares_of_points(points):
 def test_a_curve_is_known_from_its_points(points):
     """Wherever the bend of the gelu is, and its derivative by the weight of the priority, too."""
     used = np.empty(12, np.float32)
-    native.kernel(Retriever(16)).steepest_of(used.ctypes.data)
+    functions().steepest_of(used.ctypes.data_as(c_void_p))
     assert np.array_equal(used, np.array(CURVES, np.float32))
     point, x, w = points_of(points), np.linspace(0, 1, 301), CURVES[points - 5]
     shares, offset = lagrange(x, point), np.linspace(-8, 8, 161)[:, None]

@@ -202,7 +202,7 @@ def test_bad_input():
         engine.advance(1, [Batch(inputs, targets, real ^ (np.arange(4) == 1))])
     with pytest.raises(ValueError, match="vocabulary of 6"):
         engine.advance(1, [Batch(inputs + 6, targets, real)])
-    assert "scores something else" in NativeTransformer.supports(replace(problem, task=MaxRetrieval()))
+    assert "does not measure 'accuracy'" in NativeTransformer.supports(replace(problem, task=MaxRetrieval()))
     assert "only rope, nope and alibi" in NativeTransformer.supports(transformer_problem(positions="nape"))
     with pytest.raises(ValueError, match="only softmax, log-n and ssmax"):
         NativeTransformer(transformer_problem(attention="entmax"), make_ensemble(problem))

@@ -29,8 +29,9 @@ from resharpen.experiments.specs.schema import TABLES
 from resharpen.experiments.specs.spec import Setting
 from resharpen.experiments.specs.toml import to_data
 from resharpen.models import Minimal
+from resharpen.own import refer
 from resharpen.state import arrays_of
-from resharpen.tasks import SetComplement
+from resharpen.tasks import SetComplement, find_task
 
 
 def test_a_run_fills_the_three_tables(tiny, tmp_path):
@@ -48,6 +49,36 @@ def test_a_run_fills_the_three_tables(tiny, tmp_path):
     assert parts == ("rms", "softmax", "nope", "adamw", "torch", "minimal")
     with pytest.raises(UserError, match=r"unknown table 'nope'.*allowed: curves, lengths, models"):
         store.table("nope")
+
+
+OWN_MEASURE = """
+from typing import ClassVar
+from resharpen.tasks import Metric, SetComplement
+
+class Sharp(SetComplement):
+    kind: ClassVar[str] = "sharp"
+    measures = ("tvd", "sharpness")
+
+    @property
+    def metrics(self):
+        return {**super().metrics, "sharpness": Metric("largest probability")}
+
+    def score(self, logits, truth):
+        return {**super().score(logits, truth), "sharpness": logits.softmax(-1).amax(-1)}
+"""
+
+
+def test_a_measure_of_the_users_own_is_reported_whatever_trains(tiny, tmp_path):
+    (tmp_path / "own.py").write_text(OWN_MEASURE)
+    setting = Setting(find_task(refer(f"{tmp_path / 'own.py'}:Sharp"))(4), 2, Minimal(4, 3, 1, 3))
+    tables = []
+    for engine in ("native", "torch"):
+        store = run(replace(tiny, settings=(setting,), engine=engine), tmp_path / engine, workers=1)
+        tables.append(store.table("lengths").sort("model", "weights", "selection", "metric", "length"))
+    native, expected = tables
+    assert set(native["metric"]) == {"tvd", "sharpness"}
+    assert native.drop("value").equals(expected.drop("value"))
+    assert np.allclose(native["value"], expected["value"], atol=1e-3)
 
 
 def test_kept_checkpoints_are_the_best_the_earliest_and_the_last(tiny, tmp_path):

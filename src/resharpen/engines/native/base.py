@@ -1,8 +1,8 @@
-"""What the native engines share: the layout of weights, hyperparameters and step tables, and calls into a kernel.
+"""What the native engines share: state, hyperparameters and step tables as a kernel takes them, and calls into it.
 
-A kernel keeps the weights of a model as one array of X floats, some of them padding, which is zero and stays so;
-`offsets` says where in it each weight of the common state lies. Padding aside, state and results are those of the
-torch engine within rounding, in float32 only.
+A kernel keeps the weights of a model as one array of X floats, some of them padding, which is zero and stays so; the
+kernel itself says where in it each weight of the common state lies (`contract.py`). Padding aside, state and results
+are those of the torch engine within rounding, in float32 only.
 
 Shapes: R rows (models, and whatever a kernel wants after them), M models, X floats of a model, S steps, or
 arrays of the state.
@@ -11,8 +11,8 @@ arrays of the state.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
-from ctypes import POINTER, Structure, c_bool, c_int32, c_int64, c_uint8, c_void_p
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import POINTER, Structure
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,70 +20,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.engines.base import Batches, Ensemble, Measures, Problem, initial_state
-from resharpen.engines.native import build
+from resharpen.engines.native import build, contract
+from resharpen.engines.native.contract import (
+    HYPERPARAMETERS,
+    KERNEL_SITES,
+    KNOWN,
+    STEP_COLUMNS,
+    PlacementStruct,
+    TrainingStruct,
+    VariantStruct,
+)
 from resharpen.models import Model
 from resharpen.optim.adamw import adamw
+from resharpen.optim.hyperparameters import TABLE
 from resharpen.optim.schedule import step_table
 from resharpen.parts import ATTENTIONS, NORMS, POSITIONS, SITES, Parts
 from resharpen.state import Arrays
-from resharpen.tasks import Batch
+from resharpen.tasks import Batch, Task
 
 LANES = 16
 STATE = ("theta", "m", "v", "ema")
-HYPERPARAMETERS = (
-    "rms_epsilon",
-    "one_minus_beta1",
-    "one_minus_beta2",
-    "weight_decay",
-    "adam_epsilon",
-    "max_gradient_norm",
-)
-"""In the order of the struct in kernels/adamw.h."""
-KERNEL_SITES = (
-    "embedding_out",
-    "block_in",
-    "block_out",
-    "residual",
-    "unembedding_in",
-    "heads_out",
-    "queries_keys",
-)
-KNOWN = {
-    "attention": ("softmax", "log-n", "ssmax", "adaptive-temperature"),
-    "norm": ("rms", "layer"),
-    "positions": ("rope", "nope", "alibi"),
-}
-"""Parts in the order of their enumerations in kernels/training.h; no kernel knows all."""
 
 Floats = NDArray[np.float32]
-Offsets = dict[str, NDArray[np.int64]]
-
-
-class VariantStruct(Structure):
-    """What a problem's parts are, as in kernels/training.h."""
-
-    _fields_ = (*((site, c_bool) for site in KERNEL_SITES), *((kind, c_uint8) for kind in KNOWN))
 
 
 def variant_of(parts: Parts) -> VariantStruct:
-    norms = {site: getattr(parts.placement, site) for site in SITES}
-    return VariantStruct(**norms, **{kind: names.index(getattr(parts, kind).name) for kind, names in KNOWN.items()})
-
-
-class TrainingStruct(Structure):
-    """What every `train` takes first, field by field as in kernels/training.h."""
-
-    _fields_ = (
-        ("state", c_void_p),
-        ("diverged_at", c_void_p),
-        ("loss", c_void_p),
-        ("hyperparameters", c_void_p),
-        ("table", c_void_p),
-        ("first_step", c_int64),
-        ("n_steps", c_int32),
-        ("n_models", c_int32),
-        ("variant", VariantStruct),
-    )
+    norms = PlacementStruct(**{site: getattr(parts.placement, site) for site in KERNEL_SITES})
+    return VariantStruct(norms, **{kind: names.index(getattr(parts, kind).name) for kind, names in KNOWN.items()})
 
 
 class NativeEngine:
@@ -92,6 +55,10 @@ class NativeEngine:
     name = "native"
     STEPS_AT_ONCE: ClassVar[int]
     """Steps in one call of the kernel."""
+    MEASURES: ClassVar[tuple[str, ...]]
+    """What the kernel measures, in the order of the arguments of its `evaluate`."""
+    SCORES: ClassVar[tuple[Callable[..., Any], ...]]
+    """The `Task.score` whose measures those are."""
 
     step: int
 
@@ -99,21 +66,32 @@ class NativeEngine:
         if reason := self.supports(problem, training=False):
             raise ValueError(reason)
         self.problem, self.ensemble = problem, ensemble
+        self._cannot_train = self.supports(problem)
+        self._measures = measured_alike(problem, self.MEASURES, self.SCORES)
         self._kernel = self.kernel(problem.model, problem.march)
         self._key = np.array(problem.batch_key, np.uint32)
         parameters = problem.model.parameters(problem.parts)
         self._variant = variant_of(problem.parts)
-        shapes = {name: tuple(map(int, parameter.shape)) for name, parameter in parameters.items()}
-        self._offsets, self._n_floats = self._layout(shapes)
+        self._offsets, self._n_floats = contract.layout(problem.model.kind, self._kernel, self._variant, parameters)
         self._state_RxSxX = self._rows(len(STATE), self._n_floats)
         self._hyper_RxH = self._rows(len(HYPERPARAMETERS))
         self._hyper_RxH[:] = self._padded(np.stack([ensemble.hyperparameters[name] for name in HYPERPARAMETERS], 1))
         self.load(initial_state(problem, ensemble))
 
-    @staticmethod
-    def supports(problem: Problem, training: bool = True) -> str:
-        """Why this engine cannot train a problem, or not even read trained weights; empty if it can."""
-        raise NotImplementedError
+    @classmethod
+    def supports(cls, problem: Problem, training: bool = True) -> str:
+        """Why this engine cannot train a problem, or not even read trained weights; empty if it can. What it does not
+        measure torch can at the end (`choose.measure_all`), but not at every checkpoint."""
+        if reason := cls.why_not(problem, training):
+            return reason
+        for name in {**problem.optimizer.hyperparameters, **problem.parts.hyperparameters}:
+            if name not in TABLE:
+                return f"it does not read the hyperparameter '{name}'"
+        task, measured = problem.task, measured_alike(problem, cls.MEASURES, cls.SCORES)
+        # a reduction of the task's own may read all that it measures
+        needed = (task.metric,) if type(task).by_length is Task.by_length else task.measures
+        missing = [name for name in needed if name not in measured] if training else []
+        return f"it does not measure '{missing[0]}', which {task.name} selects checkpoints by" if missing else ""
 
     @property
     def built(self) -> str:
@@ -146,8 +124,8 @@ class NativeEngine:
 
     def advance(self, n: int, batches: Batches | None = None) -> None:
         """Train for n steps, on the problem's own minibatches or on given ones."""
-        if reason := self.supports(self.problem):
-            raise ValueError(reason)
+        if self._cannot_train:
+            raise ValueError(self._cannot_train)
         if batches is None:
             for start in range(0, n, self.STEPS_AT_ONCE):
                 self._train_own(min(self.STEPS_AT_ONCE, n - start))
@@ -156,7 +134,10 @@ class NativeEngine:
                 self._train_given(batch)
 
     def measure(self, weights: Arrays, validation: Any, report: bool = False) -> Measures:
-        raise NotImplementedError
+        """What the task scores as far as the kernel measures it, at every place, [M, P] each."""
+        found = self._measure(weights, validation, report)
+        otherwise = set(self.problem.task.measures) - set(self._measures)
+        return {name: values for name, values in found.items() if name not in otherwise}
 
     # ---- what a kernel decides ----
 
@@ -164,8 +145,12 @@ class NativeEngine:
     def kernel(model: Model, march: str) -> ctypes.CDLL:
         raise NotImplementedError
 
-    def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Offsets, int]:
-        """The offset of every weight among the floats of a model, and how many floats there are."""
+    @staticmethod
+    def why_not(problem: Problem, training: bool) -> str:
+        """Why its kernel cannot train a problem's model on its task with its parts, or not even read it."""
+        raise NotImplementedError
+
+    def _measure(self, weights: Arrays, validation: Any, report: bool) -> Measures:
         raise NotImplementedError
 
     def _train_own(self, n: int) -> None:
@@ -183,10 +168,9 @@ class NativeEngine:
     def _train(self, n: int, *arguments: Any) -> None:
         """Call the kernel; its first argument is the same for all."""
         table = step_table(adamw, self.ensemble.hyperparameters, self.problem.steps, self.step, n)
-        columns = [table[name] for name in ("lr", "correction1", "correction2", "ema_weight")]
-        table_RxSx4 = self._rows(n, len(columns))
-        for i, column_SxM in enumerate(columns):
-            table_RxSx4[..., i] = self._padded(column_SxM.T)
+        table_RxSx4 = self._rows(n, len(STEP_COLUMNS))
+        for i, column in enumerate(STEP_COLUMNS):
+            table_RxSx4[..., i] = self._padded(table[column].T)
         floats = (self._state_RxSxX, self._hyper_RxH, table_RxSx4)
         state, hyperparameters, rows = (x.ctypes.data for x in floats)
         training = TrainingStruct(
@@ -217,14 +201,27 @@ class NativeEngine:
         return np.concatenate([x_M, np.repeat(x_M[:1], missing, axis=0)]) if missing else x_M
 
 
-def one_after_another(shapes: Mapping[str, tuple[int, ...]], multiple: int) -> tuple[Offsets, int]:
-    """Tensors in their order, each padded to a multiple of so many floats: their offsets, and the floats in all."""
-    found, start = {}, 0
-    for name, shape in shapes.items():
-        size = int(np.prod(shape))
-        found[name] = start + np.arange(size).reshape(shape)
-        start += padded(size, multiple)
-    return found, start
+def measured_alike(problem: Problem, measures: Sequence[str], scores: Sequence[Callable[..., Any]]) -> tuple[str, ...]:
+    """Those of a task's measures that a kernel gives as the task itself does: one that adds to a score that the kernel
+    knows may also have changed it, so both are tried on a few logits."""
+    task = problem.task
+    names = tuple(name for name in task.measures if name in measures)
+    known = next((c.score for c in type(task).__mro__ if issubclass(c, Task) and c.score in scores), None)
+    if type(task).score is known or known is None or not names:
+        return names if known else ()
+    import torch
+
+    some = task.examples(next(iter(task.validation(problem.seed, "selection").pieces(1))))
+    truth = {name: torch.as_tensor(values) for name, values in some.truth.items()}
+    shape = 2, int(some.scored.sum()), task.vocabulary
+    logits = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    try:
+        ours = known(task, logits, truth)
+    except KeyError:  # its truth is another one
+        return ()
+    own = task.score(logits, truth)
+    both = [name for name in names if name in own and name in ours]
+    return tuple(name for name in both if torch.allclose(own[name], ours[name], equal_nan=True))
 
 
 def unknown_part(
@@ -258,13 +255,19 @@ def one_of(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def padded(n: int, multiple: int = LANES) -> int:
-    return -(-n // multiple) * multiple
-
-
-def load_kernel(name: str, sizes: Mapping[str, int], march: str, **arguments: Sequence[Any]) -> ctypes.CDLL:
-    """The kernel for these sizes, built if need be, and the C types of what its functions take."""
+def load_kernel(
+    name: str,
+    sizes: Mapping[str, int],
+    march: str,
+    measures: Sequence[str],
+    structs: Mapping[str, type[Structure] | np.dtype] | None = None,
+    lanes: int = 1,
+    **arguments: Sequence[Any],
+) -> ctypes.CDLL:
+    """The kernel for these sizes, built if need be, and the C types of what its functions take; `contract.Mismatch` if
+    it is not what is expected here."""
     library = ctypes.CDLL(str(build.kernel(name, sizes, march)))
+    contract.check(name, library, build.version(name), measures, structs or {}, lanes)
     for function, types in arguments.items():
         getattr(library, function).argtypes = [POINTER(TrainingStruct), *types] if function == "train" else types
         getattr(library, function).restype = None

@@ -27,15 +27,13 @@ from resharpen.errors import Failed
 SOURCES = Path(__file__).parent / "kernels"
 SUFFIX = ".dll" if platform.system() == "Windows" else ".so"
 DIGITS = 12
-VERSIONS = {"minimal": 2, "retriever": 2, "transformer": 2}
-"""Of each kernel: raised where it begins to compute something else than before, beyond rounding. What was built before
-there were versions has the first."""
+VERSION = re.compile(r"constexpr int kVersion = (\d+);")
 VECTOR = re.compile(r"(sse|ssse|avx|fma|f16c|bmi|abm|popcnt|amx|asimd|sve|fp)")
 
 
 def kernel(name: str, sizes: Mapping[str, int], march: str = "native") -> Path:
     """The shared library of `kernels/<name>.cpp` with the given compile-time sizes, built if it is not there yet."""
-    label = "-".join([f"{name}.{VERSIONS[name]}", *(f"{size.lower()}{n}" for size, n in sizes.items()), march])
+    label = "-".join([f"{name}.{version(name)}", *(f"{size.lower()}{n}" for size, n in sizes.items()), march])
     what, directory = f"{label}-{_sources()}", cache_directory()
     try:
         compiler = find_compiler()
@@ -48,6 +46,14 @@ def kernel(name: str, sizes: Mapping[str, int], march: str = "native") -> Path:
         if found := _kept(directory, what, f"{_processor(march)}-*"):
             return found
         raise
+
+
+def version(name: str) -> int:
+    """Of a kernel, as its source has it. What was built before there were versions has the first."""
+    found = VERSION.search((SOURCES / f"{name}.cpp").read_text(encoding="utf-8"))
+    if found is None:
+        raise BuildError(f"{name}.cpp has no kVersion")
+    return int(found[1])
 
 
 def rounding(march: str, compiler: Compiler) -> str:

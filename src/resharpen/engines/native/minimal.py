@@ -1,7 +1,7 @@
 """The native engine of the minimal transformer on Set Complement: a lane is a model.
 
-The sixteen lanes of an ensemble lie side by side in memory: the state is one array [4 parts, W, 16], W the number of
-weights of a model. Lanes without a draw repeat the first draw and are dropped on the way out.
+The sixteen lanes of an ensemble lie side by side in memory: the state is one array [4, W, 16] (theta, m, v, ema), W
+the number of weights of a model. Lanes without a draw repeat the first draw and are dropped on the way out.
 
 Shapes: R = 16 lanes, W weights, N sequences, L positions, P scored prefixes.
 """
@@ -9,7 +9,6 @@ Shapes: R = 16 lanes, W weights, N sequences, L positions, P scored prefixes.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
 from ctypes import c_bool, c_int32, c_uint32, c_void_p
 from functools import cache, lru_cache
 
@@ -21,16 +20,16 @@ from resharpen.engines.native.base import (
     LANES,
     Floats,
     NativeEngine,
-    Offsets,
     aligned,
     load_kernel,
-    one_after_another,
     pointer,
     unknown_part,
 )
 from resharpen.models import Minimal, Model
 from resharpen.state import Arrays
-from resharpen.tasks import Batch, SetComplement, ValidationSet
+from resharpen.tasks import Batch, SetComplement, Task, ValidationSet
+
+MEASURES = ("tvd",)
 
 
 @cache
@@ -40,6 +39,8 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
         "minimal",
         {"V": model.vocabulary, "D": model.d, "K": model.d_k, "DV": model.d_v},
         march,
+        MEASURES,
+        lanes=LANES,
         train=[c_void_p, c_void_p, c_int32, c_int32, c_void_p, c_uint32, c_bool],
         evaluate=[c_void_p, c_void_p, c_void_p, c_int32, c_void_p, c_void_p, c_void_p, c_void_p],
         sample=[c_void_p, c_uint32, c_uint32, c_int32, c_int32, c_void_p],
@@ -48,6 +49,7 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
 
 class NativeMinimal(NativeEngine):
     kernel = staticmethod(kernel)
+    MEASURES, SCORES = MEASURES, (Task.score,)
     STEPS_AT_ONCE = 2048  # their table of learning rates and so on is half a megabyte
 
     def __init__(self, problem: Problem, ensemble: Ensemble, merge: bool = True):
@@ -56,8 +58,8 @@ class NativeMinimal(NativeEngine):
         self._merge = merge
 
     @staticmethod
-    def supports(problem: Problem, training: bool = True) -> str:
-        """Why this engine cannot run a problem; empty if it can. What it can train it can read, and no more."""
+    def why_not(problem: Problem, training: bool) -> str:
+        """What it can train it can read, and no more."""
         if not isinstance(problem.task, SetComplement):
             return f"it knows the minimal transformer on Set Complement, not on {problem.task.name}"
         if problem.task.v > 32:
@@ -66,8 +68,7 @@ class NativeMinimal(NativeEngine):
             return f"batch = {problem.batch}: it counts up to 65,535 sequences"
         return unknown_part(problem, ("softmax", "log-n", "ssmax"))
 
-    def measure(self, weights: Arrays, validation: ValidationSet, report: bool = False) -> Measures:
-        """TVD of every scored prefix, [M, P]."""
+    def _measure(self, weights: Arrays, validation: ValidationSet, report: bool) -> Measures:
         last_P, set_P, where_P = states(validation, self.problem.parts.attention.name != "softmax")
         theta_RxW, tvd_RxP = self._packed(weights), self._rows(len(last_P))
         self._kernel.evaluate(
@@ -79,9 +80,6 @@ class NativeMinimal(NativeEngine):
             tvd_RxP.ctypes.data,
         )
         return {"tvd": np.ascontiguousarray(tvd_RxP[: self._n_models])}
-
-    def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Offsets, int]:
-        return one_after_another(shapes, 1)
 
     def _rows(self, *shape: int) -> Floats:
         return np.moveaxis(aligned((*shape, LANES)), -1, 0)

@@ -1,6 +1,6 @@
 """The native engine of Maximum Retrieval: the same state and results as the torch engine, within rounding.
 
-The models of an ensemble lie one after the other: the state is one array [M, 4 parts, W] (theta, m, v, ema), W the
+The models of an ensemble lie one after the other: the state is one array [M, 4, W] (theta, m, v, ema), W the
 number of weights of a model, those with weight decay first and each tensor padded to whole vectors of 16.
 
 Shapes: M models, W weights, N sequences, L positions, P scored sequences.
@@ -9,7 +9,6 @@ Shapes: M models, W weights, N sequences, L positions, P scored sequences.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
 from ctypes import c_int32, c_int64, c_uint32, c_void_p
 from functools import cache
 
@@ -17,16 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.engines.base import Measures, Problem
-from resharpen.engines.native.base import (
-    KNOWN,
-    LANES,
-    NativeEngine,
-    Offsets,
-    load_kernel,
-    one_after_another,
-    pointer,
-    unknown_part,
-)
+from resharpen.engines.native.base import LANES, NativeEngine, load_kernel, pointer, unknown_part
+from resharpen.engines.native.contract import KNOWN
 from resharpen.models import Model, Retriever
 from resharpen.state import Arrays
 from resharpen.tasks import Batch, Items, MaxRetrieval
@@ -35,6 +26,8 @@ from resharpen.tasks.max_retrieval import RetrievalSet
 ITEMS_AT_ONCE = 2**18
 """Bound on the items of a validation set that are in memory at a time."""
 TRAINED_WITH = ("softmax", "log-n", "ssmax")
+MEASURES = ("accuracy", "entropy", "largest_weight")
+ITEM = np.dtype([("priority", np.float32), ("kind", np.int32)])
 
 
 @cache
@@ -45,25 +38,24 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
         "retriever",
         {"H": model.hidden, "C": model.classes},
         march,
+        MEASURES,
+        {"Item": ITEM},
         train=[*pointers, c_int32, c_int32, c_void_p, c_uint32],
         evaluate=[
             *(c_void_p, c_int32, c_void_p, c_void_p, c_int32, c_void_p, c_void_p, c_void_p, c_int64),
             *pointers[:3],
         ],
         sample=[c_void_p, c_uint32, c_uint32, c_int32, c_int32, *pointers],
-        gelu_of=[c_int32, *pointers[:3]],
-        shares_of=[c_int32, c_int32, *pointers[:2]],
-        steepest_of=[c_void_p],
     )
 
 
 class NativeRetriever(NativeEngine):
     kernel = staticmethod(kernel)
+    MEASURES, SCORES = MEASURES, (MaxRetrieval.score,)
     STEPS_AT_ONCE = 64  # a model takes them all before the next one does, so that its weights stay in the cache
 
     @staticmethod
-    def supports(problem: Problem, training: bool = True) -> str:
-        """Why this engine cannot train a problem, or not even read trained weights; empty if it can."""
+    def why_not(problem: Problem, training: bool) -> str:
         task, model = problem.task, problem.model
         if not isinstance(task, MaxRetrieval) or not isinstance(model, Retriever):
             return f"it knows the retriever on Maximum Retrieval, not on {task.name}"
@@ -74,10 +66,10 @@ class NativeRetriever(NativeEngine):
         attentions = TRAINED_WITH if training else KNOWN["attention"]
         return unknown_part(problem, attentions, sites=("block_in", "block_out"))
 
-    def measure(self, weights: Arrays, validation: RetrievalSet, report: bool = False) -> Measures:
+    def _measure(self, weights: Arrays, validation: RetrievalSet, report: bool) -> Measures:
         """1 for a right and 0 for a wrong answer to every sequence, nan without finite logits; for a report also
         entropy in nats and largest weight of the attention; [M, P] each."""
-        wanted = ("accuracy", "entropy", "largest_weight") if report else ("accuracy",)
+        wanted = MEASURES if report else MEASURES[:1]
         theta_MxW, n_sequences = self._packed(weights), len(validation.length_P)
         out = {name: np.empty((self._n_models, n_sequences), np.float32) for name in wanted}
         done = 0
@@ -93,16 +85,10 @@ class NativeRetriever(NativeEngine):
                 len(label_N),
                 *map(pointer, (begin_N, items, label_N)),
                 n_sequences,
-                *(
-                    out[name].ctypes.data + 4 * done if name in out else None
-                    for name in ("accuracy", "entropy", "largest_weight")
-                ),
+                *(out[name].ctypes.data + 4 * done if name in out else None for name in MEASURES),
             )
             done += len(label_N)
         return out
-
-    def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Offsets, int]:
-        return one_after_another(shapes, LANES)
 
     def _train_own(self, n: int) -> None:
         self._train_on(n, self.problem.batch, self.problem.train_length)
@@ -129,9 +115,6 @@ def sample(problem: Problem, group: int, step: int) -> tuple[NDArray, ...]:
     arrays = map(pointer, (priority, kinds, lengths, labels))
     kernel(problem.model).sample(pointer(key), group, step, n, length, *arrays)
     return priority, kinds, lengths, labels
-
-
-ITEM = np.dtype([("priority", np.float32), ("kind", np.int32)])
 
 
 def ragged(given: Items, label_N: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray, NDArray[np.int32]]:

@@ -1,7 +1,6 @@
 """The native engine of the transformer: one model at a time, sequences at their true lengths.
 
-The kernel pads every width to whole vectors of sixteen and keeps q, k, v in one matrix. `offsets` says where each
-weight of the common state lies in there; the padding is zero and stays so.
+The kernel pads every width to whole vectors of sixteen and keeps q, k, v in one matrix.
 
 Shapes: M models, W weights of a model, X of them with padding, N sequences, L positions, P scored prefixes, S steps.
 """
@@ -9,7 +8,6 @@ Shapes: M models, W weights of a model, X of them with padding, N sequences, L p
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_uint32, c_void_p
 from functools import cache
 from typing import Any
@@ -18,16 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.engines.base import Ensemble, Measures, Problem
-from resharpen.engines.native.base import (
-    KERNEL_SITES,
-    Floats,
-    NativeEngine,
-    Offsets,
-    load_kernel,
-    padded,
-    pointer,
-    unknown_part,
-)
+from resharpen.engines.native.base import Floats, NativeEngine, load_kernel, pointer, unknown_part
+from resharpen.engines.native.contract import KERNEL_SITES
 from resharpen.engines.torch.pieces import lengths
 from resharpen.errors import UserError
 from resharpen.models import Model, Transformer
@@ -38,10 +28,11 @@ from resharpen.tasks.automaton import Automaton
 SCORED_AT_ONCE = 2**21
 """Bound on positions x tokens in one evaluation call."""
 TRAINED_WITH = ("softmax", "log-n", "ssmax")
+MEASURES = ("tvd", "marked")
 
 
 class Tables(Structure):
-    """An automaton, as in kernels/batches/automaton.h."""
+    """An automaton (kernels/batches/automaton.h)."""
 
     _fields_ = (
         ("last", c_void_p),
@@ -60,6 +51,8 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
         "transformer",
         {"LAYERS": model.layers, "D": model.d, "HEADS": model.heads, "MLP": model.d_mlp, "V": model.vocabulary},
         march,
+        MEASURES,
+        {"Automaton": Tables},
         train=[*[c_void_p] * 5, c_int32, c_int32],
         evaluate=[c_void_p, c_float, *[c_void_p] * 6, c_int32, c_int32, c_void_p, c_int32, c_void_p, c_void_p],
         sample=[POINTER(Tables), c_void_p, *[c_uint32] * 2, *[c_int32] * 3, *[c_void_p] * 3],
@@ -70,6 +63,7 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
 
 class NativeTransformer(NativeEngine):
     kernel = staticmethod(kernel)
+    MEASURES, SCORES = MEASURES, (Task.score, Language.score)
     STEPS_AT_ONCE = 16  # their minibatches are drawn before the models train on them, one model after another
 
     def __init__(self, problem: Problem, ensemble: Ensemble):
@@ -77,15 +71,11 @@ class NativeTransformer(NativeEngine):
         self._sampler = Sampler(self._kernel, problem.task.automaton) if isinstance(problem.task, Language) else None
 
     @staticmethod
-    def supports(problem: Problem, training: bool = True) -> str:
-        """Why this engine cannot run a problem; empty if it can."""
-        task = problem.task
-        if type(task).score not in (Task.score, Language.score):
-            return f"it scores TVD and marked logits, and {task.name} scores something else"
+    def why_not(problem: Problem, training: bool) -> str:
         return unknown_part(problem, TRAINED_WITH, ("rope", "nope", "alibi"), ("rms", "layer"), KERNEL_SITES)
 
-    def measure(self, weights: Arrays, validation: Any, report: bool = False) -> Measures:
-        """TVD of every scored prefix and the logit of its marked token, [M, P]; nan, at no cost, for nan weights."""
+    def _measure(self, weights: Arrays, validation: Any, report: bool) -> Measures:
+        """TVD, and the logit of the marked token if there is one; nan, at no cost, for nan weights."""
         theta_MxX = self._packed(weights)
         pieces = [
             self._scores(theta_MxX, self.problem.task.examples(piece))
@@ -97,9 +87,6 @@ class NativeTransformer(NativeEngine):
     def _model(self) -> Transformer:
         assert isinstance(self.problem.model, Transformer)
         return self.problem.model
-
-    def _layout(self, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Offsets, int]:
-        return offsets(self._model, list(shapes))
 
     def _train_own(self, n: int) -> None:
         if self._sampler is not None:
@@ -132,7 +119,7 @@ class NativeTransformer(NativeEngine):
             raise UserError(f"p_star of the scored places has the shape {list(p_star.shape)}, not {list(expected)}")
         marked = int(truth["marked"][0]) if len(truth.get("marked", ())) else -1  # one token for all of a set
         shape = (len(theta_MxX), len(p_star))
-        out = {name: np.full(shape, np.nan, np.float32) for name in self.problem.task.measures}
+        out = {name: np.full(shape, np.nan, np.float32) for name in MEASURES[: 1 + (marked >= 0)]}
         arrays = (*self._rotation(longest), tokens, length_N.astype(np.int32), scored)
         for i, (theta_X, epsilon) in enumerate(zip(theta_MxX, self._hyper_RxH[:, 0], strict=True)):
             if np.isnan(theta_X[0]):
@@ -146,7 +133,7 @@ class NativeTransformer(NativeEngine):
                 longest,
                 pointer(p_star),
                 marked,
-                *(pointer(out[name][i]) if name in out else None for name in ("tvd", "marked")),
+                *(pointer(out[name][i]) if name in out else None for name in MEASURES),
             )
         return out
 
@@ -203,38 +190,3 @@ def rotation(longest: int, d_head: int) -> tuple[Floats, Floats]:
 
     angle = angles(longest, d_head)
     return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
-
-
-def offsets(model: Transformer, names: Sequence[str]) -> tuple[Offsets, int]:
-    """Where each weight lies in the kernel's array, by name and in the shape of the tensor, and the array's size."""
-    d, d_mlp, v, head = map(padded, (model.d, model.d_mlp, model.vocabulary, model.d_head))
-    attended = model.heads * head
-    # column of feature j of head h, q, k and v side by side
-    column_D = np.arange(model.heads)[:, None] * head + np.arange(model.d_head)
-    column_D = column_D.ravel()
-    found, start = {}, 0
-
-    def place(names: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]], rows: int, columns: int) -> None:
-        nonlocal start
-        for name, (row, column) in names.items():
-            found[name] = start + row[:, None] * columns + column
-        start += rows * columns
-
-    width, hidden, tokens = (np.arange(n) for n in (model.d, model.d_mlp, model.vocabulary))
-    place({"E": (tokens, width)}, model.vocabulary, d)
-    for layer in range(model.layers):
-        a, m = f"{layer}.attention.", f"{layer}.mlp."
-        of_qkv = {f"{a}W_{x}": (width, i * attended + column_D) for i, x in enumerate("QKV")}
-        place(of_qkv, d, 3 * attended)
-        place({f"{a}W_O": (column_D, width)}, attended, d)
-        place({f"{m}W_1": (width, hidden)}, d, d_mlp)
-        place({f"{m}W_2": (hidden, width)}, d_mlp, d)
-    place({"U": (width, tokens)}, d, v)
-    of_head, heads = np.arange(model.d_head), np.arange(model.heads)
-    elsewhere = {"heads_out": (column_D, attended), "queries": (of_head, head), "keys": (of_head, head)}
-    elsewhere |= {"ssmax": (heads, padded(model.heads))}
-    for name in names[len(found) :]:  # of norms and attention: NAME_WHERE
-        where, size = elsewhere.get(name.split("_", 1)[1], (width, d))
-        found[name] = start + where
-        start += size
-    return found, start

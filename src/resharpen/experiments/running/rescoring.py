@@ -11,7 +11,7 @@ import numpy as np
 
 from resharpen import own
 from resharpen.engines.base import Engine
-from resharpen.engines.choose import make_engine, why_not_native
+from resharpen.engines.choose import make_engine, measure_all, why_not_native
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.tables import lengths_table
@@ -74,7 +74,7 @@ def _rescore_shard(run: Run, shard: Shard, attention: str, selection: str) -> pl
     for slot in (f"{which}.{selection}" for which in WEIGHTS):
         weights = arrays_of(kept, slot)
         kept_M = np.array([np.isfinite(row).all() for row in next(iter(weights.values()))])
-        measured = engine.measure(weights, report, report=True)
+        measured = measure_all(engine, weights, report)
         for metric, (length_S, value_MxS, n_S) in task.by_length(measured, report).items():
             reported[slot, metric] = length_S, np.where(kept_M[:, None], value_MxS, np.nan), n_S
     return lengths_table(shard, reported)

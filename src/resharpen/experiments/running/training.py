@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.engines.base import Engine, weights_of
-from resharpen.engines.choose import make_engine
+from resharpen.engines.choose import make_engine, measure_all
 from resharpen.errors import UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.checks import check_arrays, check_state
@@ -263,7 +263,7 @@ class Trainer:
                 same = {earlier: kept.step[earlier] == step_M for earlier in slots[:i]}
                 for same_M in same.values():
                     weights = {name: _blank(array, same_M) for name, array in weights.items()}
-                measured = engine.measure(weights, report, report=True)
+                measured = measure_all(engine, weights, report)
                 for metric, (length_S, value_MxS, n_S) in self._task.by_length(measured, report).items():
                     value_MxS[step_M < 0] = np.nan
                     for earlier, same_M in same.items():

@@ -14,7 +14,7 @@ struct Hyperparameters {
 // What changes from step to step, a row of the table that `optim/schedule.py` computes in double.
 template <class T>
 struct StepRow {
-    T learning_rate, correction1, correction2, ema_weight;
+    T lr, correction1, correction2, ema_weight;
 };
 
 // The arrays that training changes, `size` vectors each, one after another in memory.
@@ -45,14 +45,14 @@ RESHARPEN_INLINE f32x16 adam_direction(f32x16 m, f32x16 v, f32x16 correction1, f
 template <bool kAllAlive>
 inline f32x16 adamw_range(StateArrays s, const f32x16* gradient, int begin, int end, f32x16 clip, f32x16 decay,
                           const Hyperparameters<f32x16>& h, const StepRow<f32x16>& row, Mask alive) {
-    const f32x16 shrink = row.learning_rate * decay;
+    const f32x16 shrink = row.lr * decay;
     f32x16 canary = broadcast(0);
     for (int i = begin; i < end; i++) {
         const f32x16 g = gradient[i] * clip;
         const f32x16 m = s.m[i] + h.one_minus_beta1 * (g - s.m[i]);
         const f32x16 v = s.v[i] + h.one_minus_beta2 * (g * g - s.v[i]);
         const f32x16 direction = adam_direction(m, v, row.correction1, row.correction2, h.adam_epsilon);
-        const f32x16 theta = s.theta[i] - shrink * s.theta[i] - row.learning_rate * direction;
+        const f32x16 theta = s.theta[i] - shrink * s.theta[i] - row.lr * direction;
         const f32x16 ema = s.ema[i] + row.ema_weight * (theta - s.ema[i]);
         canary += theta * broadcast(0);
         s.m[i] = kAllAlive ? m : select(alive, m, s.m[i]);

@@ -7,17 +7,29 @@
 
 using namespace resharpen;
 
+constexpr int kVersion = 2;  // raised where it begins to compute something else than before, beyond rounding
+
 extern "C" {
+
+const char* describe() {
+    static const std::string text = contract<f32x16>(kVersion, "tvd");
+    return text.c_str();
+}
+
+const char* parameters(const Variant* variant) {
+    thread_local std::string text;
+    return (text = MinimalLayout(*variant).parameters()).c_str();
+}
 
 // Advance an ensemble by n_steps, on its own minibatches or, for a single step, on the given one.
 void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targets, int32_t n, int32_t length,
            const uint32_t* key, uint32_t group, bool merge) {
     const FlushSubnormals flush;
-    const auto model = std::make_unique<Minimal>(a->variant, Minimal::subsets_pay(length, a->variant),
-                                                 Minimal::forms_pay(length, a->variant.placement), *a->hyperparameters);
-    const auto gradient = std::make_unique<f32x16[]>(Minimal::kMostParameters);
+    const auto model = std::make_unique<Minimal>(a->variant, subsets_pay(length, a->variant),
+                                                 forms_pay(length, a->variant.placement), *a->hyperparameters);
+    const auto gradient = std::make_unique<f32x16[]>(kMostParameters);
     Minibatch<V> batch(merge, a->variant.attention != AttentionKind::softmax);
-    const StateArrays arrays(a->state, model->size);
+    const StateArrays arrays(a->state, model->setup.layout.size);
     double loss[kLanes];
     const double nats = 0.6931471805599453 / (double(n) * length);  // from bits, and the mean
     for (int i = 0; i < a->n_steps; i++) {
@@ -25,8 +37,8 @@ void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targ
             batch.take(inputs, targets, n, length);
         else
             batch.draw(key, group, uint32_t(a->first_step + i), n, length);
-        model->gradient_of(batch, arrays.theta, gradient.get(), loss);
-        update(arrays, gradient.get(), 1.0f / (float(n) * float(length)), model->size, Minimal::kWQ, Minimal::kGains,
+        gradient_of(*model, batch, arrays.theta, gradient.get(), loss);
+        update(arrays, gradient.get(), 1.0f / (float(n) * float(length)), model->setup.layout.size, kWQ, kGains,
                *a->hyperparameters, a->table[i], a->first_step + i, a->diverged_at);
         for (int lane = 0; lane < kLanes; lane++) a->add_loss(lane, loss[lane] * nats);
     }
@@ -36,8 +48,8 @@ void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targ
 void evaluate(const f32x16* theta, const Hyperparameters<f32x16>* hyperparameters, const Variant* variant, int32_t n,
               const int32_t* last, const uint32_t* set, const int32_t* where, f32x16* tvd) {
     const FlushSubnormals flush;
-    const auto model = std::make_unique<Minimal>(*variant, Minimal::subsets_pay(V, *variant), false, *hyperparameters);
-    model->evaluate(theta, n, last, set, where, tvd);
+    const auto model = std::make_unique<Minimal>(*variant, subsets_pay(V, *variant), false, *hyperparameters);
+    total_variations(*model, theta, n, last, set, where, tvd);
 }
 
 // The tokens of a minibatch, [batch, length + 1].

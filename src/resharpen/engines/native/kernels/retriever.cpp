@@ -7,6 +7,8 @@
 
 using namespace resharpen;
 
+constexpr int kVersion = 2;  // raised where it begins to compute something else than before, beyond rounding
+
 namespace {
 float norm_of(const f32x16* x, int n) {
     f32x16 squares[4] = {broadcast(0), broadcast(0), broadcast(0), broadcast(0)};
@@ -16,6 +18,20 @@ float norm_of(const f32x16* x, int n) {
 }  // namespace
 
 extern "C" {
+
+const char* describe() {
+    static const std::string text = [] {
+        std::string all = contract<float>(kVersion, "accuracy, entropy, largest_weight");
+        add_struct(all, "Item", sizeof(Item), {RESHARPEN_FIELD(Item, priority), RESHARPEN_FIELD(Item, kind)});
+        return all;
+    }();
+    return text.c_str();
+}
+
+const char* parameters(const Variant* variant) {
+    thread_local std::string text;
+    return (text = RetrieverLayout(*variant).parameters()).c_str();
+}
 
 // Advance an ensemble by n_steps, a model after the other: its weights and moments stay in the cache meanwhile. On its
 // own minibatches or, for a single step, on the given one, [n, length] padded.
@@ -36,17 +52,17 @@ void train(const Training<float>* a, const float* priority, const int32_t* kind,
         }
     }
     const auto model = std::make_unique<Retriever>(a->variant);
-    const int vectors = model->size / kLanes;
+    const int vectors = model->setup.layout.size / kLanes;
     std::vector<f32x16> gradient(vectors);
     for (int m = 0; m < a->n_models; m++) {
-        float* theta = a->state + std::size_t(m) * 4 * model->size;
+        float* theta = a->state + std::size_t(m) * 4 * model->setup.layout.size;
         const StateArrays arrays(reinterpret_cast<f32x16*>(theta), vectors);
         const auto& hyper = a->hyperparameters[m];
         for (int i = 0; i < a->n_steps && a->diverged_at[m] < 0; i++) {
             const double loss =
-                model->gradient_of(batches[i], theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
+                gradient_of(*model, batches[i], theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
             update(arrays, gradient.data(), norm_of(gradient.data(), vectors), vectors, 0,
-                   Retriever::kDecayEnd / kLanes, hyper, a->table[m * a->n_steps + i], a->first_step + i,
+                   RetrieverLayout::kDecayEnd / kLanes, hyper, a->table[m * a->n_steps + i], a->first_step + i,
                    a->diverged_at[m]);
             a->add_loss(m, loss);
         }
@@ -61,8 +77,8 @@ void evaluate(const float* theta, int32_t n_models, const Hyperparameters<float>
     const auto model = std::make_unique<Retriever>(*variant);
     for (int m = 0; m < n_models; m++) {
         auto of = [&](float* all) { return all ? all + m * stride : nullptr; };
-        model->evaluate(theta + std::size_t(m) * model->size, hyperparameters[m].rms_epsilon, n, begin, items, labels,
-                        of(correct), of(entropy), of(largest));
+        score(*model, theta + std::size_t(m) * model->setup.layout.size, hyperparameters[m].rms_epsilon, n, begin,
+              items, labels, of(correct), of(entropy), of(largest));
     }
 }
 
@@ -79,26 +95,5 @@ void sample(const uint32_t* key, uint32_t group, uint32_t step, int32_t n, int32
             priority[i * length + j] = item.priority, kind[i * length + j] = item.kind;
         }
     }
-}
-
-// gelu and its slope, for tests; n is a multiple of 16.
-void gelu_of(int32_t n, const float* x, float* y, float* slope) {
-    const FlushSubnormals flush;
-    for (int i = 0; i < n; i += 16) {
-        f32x16 derivative;
-        store(y + i, gelu(load(x + i), derivative));
-        store(slope + i, derivative);
-    }
-}
-
-// The shares of so many points in the value at each of n places, for tests: [n, 16].
-void shares_of(int32_t points, int32_t n, const float* x, float* shares) {
-    const Interpolation through(points);
-    for (int i = 0; i < n; i++) store(shares + 16 * i, through.shares(x[i]));
-}
-
-// Up to which weight of the priority a curve is known through 5, 6, ... 16 points, for tests.
-void steepest_of(float* weights) {
-    std::copy(std::begin(Retriever::kSteepest), std::end(Retriever::kSteepest), weights);
 }
 }

@@ -5,18 +5,18 @@
 
 namespace resharpen {
 
-// What a variant is made of; `parts/` has the formulas. Mirrored, like what follows, by `engines/native/base.py`.
+// An enumeration and, in order, its names, which are those of parts in Python with a dash for an underscore.
+#define RESHARPEN_ENUM(Name, ...)              \
+    enum class Name : uint8_t { __VA_ARGS__ }; \
+    constexpr const char* names_of(Name) { return #__VA_ARGS__; }
+
+// What a variant is made of; `parts/` has the formulas. contract.h tells Python of all that is in this file.
 struct Placement {
     bool embedding_out, block_in, block_out, residual, unembedding_in, heads_out, queries_keys;
 };
-enum class AttentionKind : uint8_t {
-    softmax,
-    log_n,
-    ssmax,
-    adaptive_temperature
-};  // how attention logits become weights
-enum class NormFunction : uint8_t { rms, layer };
-enum class PositionKind : uint8_t { rope, nope, alibi };  // of positions
+RESHARPEN_ENUM(AttentionKind, softmax, log_n, ssmax, adaptive_temperature)
+RESHARPEN_ENUM(NormFunction, rms, layer)
+RESHARPEN_ENUM(PositionKind, rope, nope, alibi)
 
 struct Variant {
     Placement placement;

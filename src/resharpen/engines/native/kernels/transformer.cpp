@@ -6,6 +6,8 @@
 
 using namespace resharpen;
 
+constexpr int kVersion = 2;  // raised where it begins to compute something else than before, beyond rounding
+
 namespace {
 // In pieces, added up in double: a hundred thousand positive numbers in a row would come out too small.
 float sum_of_squares(const f32x16* x, int n) {
@@ -21,25 +23,42 @@ float sum_of_squares(const f32x16* x, int n) {
 
 extern "C" {
 
+const char* describe() {
+    static const std::string text = [] {
+        std::string all = contract<float>(kVersion, "tvd, marked");
+        using A = Automaton;
+        add_struct(all, "Automaton", sizeof(A),
+                   {RESHARPEN_FIELD(A, last), RESHARPEN_FIELD(A, token), RESHARPEN_FIELD(A, to),
+                    RESHARPEN_FIELD(A, push), RESHARPEN_FIELD(A, n_edges), RESHARPEN_FIELD(A, bos)});
+        return all;
+    }();
+    return text.c_str();
+}
+
+const char* parameters(const Variant* variant) {
+    thread_local std::string text;
+    return (text = TransformerLayout(*variant).parameters()).c_str();
+}
+
 // Advance an ensemble by n_steps on minibatches given one after another; lengths [steps, n]. Model after model: a
 // model's weights and moments stay in the cache over the steps.
 void train(const Training<float>* a, const float* cosine, const float* sine, const int32_t* inputs,
            const int32_t* targets, const int32_t* lengths, int32_t n, int32_t longest) {
     const FlushSubnormals flush;
     const auto model = std::make_unique<Transformer>(a->variant, Rotation{cosine, sine}, longest, true);
-    const int vectors = model->size / kLanes;
+    const int vectors = model->setup.layout.size / kLanes;
     std::vector<f32x16> gradient(vectors);
     for (int m = 0; m < a->n_models; m++) {
-        float* theta = a->state + std::size_t(m) * 4 * model->size;
+        float* theta = a->state + std::size_t(m) * 4 * model->setup.layout.size;
         const StateArrays arrays(reinterpret_cast<f32x16*>(theta), vectors);
         const auto& hyper = a->hyperparameters[m];
         Ragged batch{inputs, targets, lengths, n};
         for (int i = 0; i < a->n_steps && a->diverged_at[m] < 0; i++) {
             const double loss =
-                model->gradient_of(batch, theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
+                gradient_of(*model, batch, theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
             const float norm = std::sqrt(sum_of_squares(gradient.data(), vectors));
-            update(arrays, gradient.data(), norm, vectors, Transformer::kQKV / kLanes, Transformer::kGains / kLanes,
-                   hyper, a->table[m * a->n_steps + i], a->first_step + i, a->diverged_at[m]);
+            update(arrays, gradient.data(), norm, vectors, kQKV / kLanes, kGains / kLanes, hyper,
+                   a->table[m * a->n_steps + i], a->first_step + i, a->diverged_at[m]);
             a->add_loss(m, loss);
             int tokens = 0;
             for (int j = 0; j < n; j++) tokens += batch.lengths[j];
@@ -54,9 +73,9 @@ void evaluate(const float* theta, float epsilon, const Variant* variant, const f
               const float* p_star, int32_t marked, float* tvd, float* logit) {
     const FlushSubnormals flush;
     const auto model = std::make_unique<Transformer>(*variant, Rotation{cosine, sine}, longest, false);
-    model->prepare(theta, epsilon, false);
+    prepare(*model, theta, epsilon, false);
     for (int i = 0; i < n; i++) {
-        model->evaluate(inputs, lengths[i], scored, p_star, marked, tvd, logit);
+        score(*model, inputs, lengths[i], scored, p_star, marked, tvd, logit);
         inputs += lengths[i], scored += lengths[i];
     }
 }

@@ -1,18 +1,18 @@
-// The retriever: its sizes and its weights as the products want them; retriever.h has the formulas.
+// The retriever: what a variant is, its weights as the products want them, and their gradient; retriever.h has the
+// formulas.
 #pragma once
 
 #include <algorithm>
 #include <vector>
 
 #include "../batches/max_retrieval.h"
-#include "../training.h"
 #include "gelu.h"
 #include "gemm.h"
+#include "retriever_layout.h"
 
 namespace resharpen {
 
-// The sizes that the kernel is compiled for: width, classes.
-constexpr int H = RESHARPEN_H, C = RESHARPEN_C;
+constexpr int kV = H / 16, kRow = H + 16;  // vectors in a row of features, and how far apart rows lie
 
 // Rows of `ROW` floats, aligned.
 template <int ROW>
@@ -23,83 +23,102 @@ class Rows {
         if (std::size_t(n) * (ROW / 16) > memory.size()) memory.resize(std::size_t(n) * (ROW / 16));
     }
     float* operator[](int i) { return reinterpret_cast<float*>(memory.data()) + std::size_t(i) * ROW; }
+    const float* operator[](int i) const {
+        return reinterpret_cast<const float*>(memory.data()) + std::size_t(i) * ROW;
+    }
     float* data() { return (*this)[0]; }
+    const float* data() const { return (*this)[0]; }
 
   private:
     std::vector<f32x16> memory;
 };
 
-class RetrieverWeights {
+// Rows of vectors, of which the number is known at run time only.
+class Sheet {
   public:
-    static_assert(H % 16 == 0 && C <= 16, "a row of features is whole vectors, the logits are one");
-    static constexpr int kV = H / 16, kRow = H + 16;
-    // Parameters in memory, in floats: first those with weight decay, then biases and gains.
-    static constexpr int kW1 = 0, kW2 = kW1 + (1 + C) * H, kK = kW2 + H * H, kValue = kK + H * H, kQ = kValue + H * H;
-    static constexpr int kW3 = kQ + H, kW4 = kW3 + H * H, kDecayEnd = kW4 + H * C;
-    static constexpr int kB1 = kDecayEnd, kB2 = kB1 + H, kB3 = kB2 + H, kB4 = kB3 + H, kGains = kB4 + 16;
-
-    // Of a placement it has the norms of its one block.
-    explicit RetrieverWeights(Variant variant)
-        : norm_in(variant.placement.block_in), norm_out(variant.placement.block_out), attention_kind(variant.attention),
-          gain_in(kGains), gain_out(gain_in + (norm_in ? H : 0)), ssmax_at(gain_out + (norm_out ? H : 0)) {
-        size = ssmax_at + (attention_kind == AttentionKind::ssmax ? 16 : 0);
+    int row = 0;
+    void shape(int n, int floats) {
+        row = floats + 16;  // rows that are a power of two apart would meet in the cache
+        if (memory.size() < std::size_t(n) * (row / 16)) memory.resize(std::size_t(n) * (row / 16));
+    }
+    float* operator[](int i) { return reinterpret_cast<float*>(memory.data()) + std::size_t(i) * row; }
+    const float* operator[](int i) const {
+        return reinterpret_cast<const float*>(memory.data()) + std::size_t(i) * row;
     }
 
-    int size;  // number of parameters, the padding of b_4 and s included
+  private:
+    std::vector<f32x16> memory;
+};
 
-  protected:
+struct Setup {
+    RetrieverLayout layout;
     bool norm_in, norm_out;
     AttentionKind attention_kind;
-    int gain_in, gain_out, ssmax_at;
+
+    explicit Setup(Variant variant)
+        : layout(variant), norm_in(variant.placement.block_in), norm_out(variant.placement.block_out),
+          attention_kind(variant.attention) {}
+};
+
+// The weights of a model, and as the products want them: matrices and their transposes, the table of W_1 and b_1.
+struct Weights {
     const float* theta;
     float epsilon;
-    float* d;          // the gradient
-    double d_ssmax;    // the gradient by its s, summed
-    bool first_block;  // W_3 of d holds nothing yet
-
-    // Weights as the products want them: matrices and their transposes, the table of W_1 and b_1.
     Rows<kRow> W2{H}, W2T{H}, Value{H}, ValueT{H}, W3{H}, W3T{H}, W4T{C}, table{C};
     Rows<16> W4{H};
-    // k = K q, and with the gain of the norm on h_i; the gradient by the latter.
-    alignas(64) float key[H], gained_key[H], d_key[H];
-
-    void clear(int begin, int end) { std::memset(d + begin, 0, sizeof(float) * (end - begin)); }
-
-    static void copy_matrix(const float* from, Rows<kRow>& to) {
-        for (int i = 0; i < H; i++)
-            for (int v = 0; v < kV; v++) store(to[i] + 16 * v, load(from + i * H + 16 * v));
-    }
-
-    static void copy_transposed(const float* from, Rows<kRow>& to) {
-        for (int i = 0; i < H; i += 16)
-            for (int j = 0; j < H; j += 16) transpose_block(from + i * H + j, H, to[j] + i, kRow);
-    }
-
-    void prepare(const float* parameters, float rms_epsilon, bool backward) {
-        theta = parameters, epsilon = rms_epsilon;
-        copy_matrix(theta + kW2, W2), copy_matrix(theta + kValue, Value), copy_matrix(theta + kW3, W3);
-        for (int c = 0; c < C; c++)
-            for (int i = 0; i < H; i++) table[c][i] = theta[kW1 + (1 + c) * H + i] + theta[kB1 + i];
-        for (int i = 0; i < H; i++) {
-            std::fill(W4[i], W4[i] + 16, 0.0f);
-            std::copy(theta + kW4 + i * C, theta + kW4 + (i + 1) * C, W4[i]);
-        }
-        if (backward) {
-            copy_transposed(theta + kW2, W2T);
-            copy_transposed(theta + kValue, ValueT);
-            copy_transposed(theta + kW3, W3T);
-            for (int i = 0; i < H; i++)
-                for (int c = 0; c < C; c++) W4T[c][i] = W4[i][c];
-        }
-        for (int i = 0; i < H; i++) key[i] = dot_row<kV>(theta + kK + i * H, theta + kQ);
-        for (int i = 0; i < H; i++) gained_key[i] = norm_in ? key[i] * theta[gain_in + i] : key[i];
-    }
-
-    // dW += X^T dY, or =, and, unless null, db += the sum of the rows of dY.
-    void weight_gradient(int n, Rows<kRow>& X, Rows<kRow>& dY, float* d_W, float* d_b, bool add) {
-        gemm(H, n, kV, {X.data(), 1, kRow}, row_major(dY.data(), kRow), d_W, H, add);
-        if (d_b) add_rows<kV>(d_b, n, dY.data(), kRow);
-    }
+    alignas(64) float key[H], gained_key[H];  // k = K q, and with the gain of the norm on h_i
 };
+
+struct Gradient {
+    float* theta;              // by all weights
+    alignas(64) float key[H];  // by the gained key
+    double ssmax;              // by its s, summed
+    bool first_block;          // W_3 of theta holds nothing yet
+};
+
+inline void clear(Gradient& d, int begin, int end) { std::memset(d.theta + begin, 0, sizeof(float) * (end - begin)); }
+
+inline void copy_matrix(const float* from, Rows<kRow>& to) {
+    for (int i = 0; i < H; i++)
+        for (int v = 0; v < kV; v++) store(to[i] + 16 * v, load(from + i * H + 16 * v));
+}
+
+inline void copy_transposed(const float* from, Rows<kRow>& to) {
+    for (int i = 0; i < H; i += 16)
+        for (int j = 0; j < H; j += 16) transpose_block(from + i * H + j, H, to[j] + i, kRow);
+}
+
+inline void prepare(const Setup& setup, const float* theta, float epsilon, bool backward, Weights& weights) {
+    weights.theta = theta, weights.epsilon = epsilon;
+    copy_matrix(theta + kW2, weights.W2), copy_matrix(theta + kValue, weights.Value),
+        copy_matrix(theta + kW3, weights.W3);
+    for (int c = 0; c < C; c++)
+        for (int i = 0; i < H; i++) weights.table[c][i] = theta[kW1 + (1 + c) * H + i] + theta[kB1 + i];
+    for (int i = 0; i < H; i++) {
+        std::fill(weights.W4[i], weights.W4[i] + 16, 0.0f);
+        std::copy(theta + kW4 + i * C, theta + kW4 + (i + 1) * C, weights.W4[i]);
+    }
+    if (backward) {
+        copy_transposed(theta + kW2, weights.W2T);
+        copy_transposed(theta + kValue, weights.ValueT);
+        copy_transposed(theta + kW3, weights.W3T);
+        for (int i = 0; i < H; i++)
+            for (int c = 0; c < C; c++) weights.W4T[c][i] = weights.W4[i][c];
+    }
+    for (int i = 0; i < H; i++) weights.key[i] = dot_row<kV>(theta + kK + i * H, theta + kQ);
+    for (int i = 0; i < H; i++)
+        weights.gained_key[i] = setup.norm_in ? weights.key[i] * theta[setup.layout.gain_in + i] : weights.key[i];
+}
+
+// dW += X^T dY, or =, and, unless null, db += the sum of the rows of dY.
+inline void weight_gradient(int n, const Rows<kRow>& X, const Rows<kRow>& dY, float* d_W, float* d_b, bool add) {
+    gemm(H, n, kV, {X.data(), 1, kRow}, row_major(dY.data(), kRow), d_W, H, add);
+    if (d_b) add_rows<kV>(d_b, n, dY.data(), kRow);
+}
+
+inline void fill_rows(Rows<kRow>& rows, int n, const float* with) {
+    for (int i = 0; i < n; i++)
+        for (int v = 0; v < kV; v++) store(rows[i] + 16 * v, load(with + 16 * v));
+}
 
 }  // namespace resharpen

@@ -12,63 +12,57 @@
 
 namespace resharpen {
 
-class Transformer : public TransformerBackward {
-  public:
-    using TransformerBackward::TransformerBackward;
+// Puts a sequence to those that are worked on together; false if it has to wait.
+inline bool take(const Alphabetical::Sequence& s, Branches& branches) {
+    const bool alone = branches.rows() == 0;
+    const int shared = !alone && kWorth * s.shared >= s.length ? s.shared : 0;
+    if (!alone && branches.rows() + s.length - shared > (shared > 0 ? kFamily : kTogether)) return false;
+    branches.add(s.inputs, s.length, shared);
+    branches.want(s.targets);
+    return true;
+}
 
-    // The gradient of the mean negative log likelihood, which it returns; overwrites `gradient`.
-    double gradient_of(const Ragged& batch, const float* theta, float epsilon, float* gradient) {
-        prepare(theta, epsilon, true);
-        this->gradient = gradient;
-        std::memset(gradient, 0, sizeof(float) * size);
-        for (Block& b : blocks) clear(b.d_ssmax);
-        const Alphabetical sorted(batch);
-        double loss = 0;
-        for (auto s = sorted.all.begin(); s != sorted.all.end();) {
-            branches.clear();
-            while (s != sorted.all.end() && take(*s)) s++;
-            make_room();
-            forward(0);
-            loss += loss_backward(1.0f / float(sorted.tokens));
-            backward();
-        }
-        tokens_backward();
-        if (attention_kind == AttentionKind::ssmax)
-            for (int l = 0; l < LAYERS; l++)
-                for (int head = 0; head < HEADS; head++)
-                    gradient[blocks[2 * l].ssmax_at + head] = float(blocks[2 * l].d_ssmax[head]);
-        return loss / sorted.tokens;
+// The gradient of the mean negative log likelihood, which it returns; overwrites `gradient`.
+inline double gradient_of(Transformer& m, const Ragged& batch, const float* theta, float epsilon, float* gradient) {
+    prepare(m, theta, epsilon, true);
+    m.grads.theta = gradient;
+    std::memset(gradient, 0, sizeof(float) * m.setup.layout.size);
+    for (Block& b : m.acts.blocks) clear(b.d_ssmax);
+    const Alphabetical sorted(batch);
+    double loss = 0;
+    for (auto s = sorted.all.begin(); s != sorted.all.end();) {
+        m.branches.clear();
+        while (s != sorted.all.end() && take(*s, m.branches)) s++;
+        make_room(m.branches, m.acts);
+        forward(m, 0);
+        loss += loss_backward(m, 1.0f / float(sorted.tokens));
+        backward(m);
     }
+    tokens_backward(m.setup, m.weights, m.by_token, gradient);
+    if (m.setup.attention_kind == AttentionKind::ssmax)
+        for (int l = 0; l < LAYERS; l++)
+            for (int head = 0; head < HEADS; head++)
+                gradient[m.acts.blocks[2 * l].at.ssmax + head] = float(m.acts.blocks[2 * l].d_ssmax[head]);
+    return loss / sorted.tokens;
+}
 
-    // At the scored positions of a sequence: TVD against p_star [scored, V], and the logit of a marked token if there
-    // is.
-    void evaluate(const int32_t* inputs, int length, const uint8_t* scored, const float*& p_star, int marked,
-                  float*& tvd, float*& logit) {
-        int from = 0;
-        while (from < length && !scored[from]) from++;
-        if (from == length) return;
-        branches.clear();
-        branches.add(inputs, length, 0);
-        forward(from);
-        for (int i = from; i < length; i++) {
-            if (!scored[i]) continue;
-            const float* z = at(logits, i, VP);
-            if (marked >= 0) *logit++ = z[marked];
-            *tvd++ = total_variation(z, p_star);
-            p_star += V;
-        }
+// At the scored positions of a sequence: TVD against p_star [scored, V], and the logit of a marked token if
+// there is one.
+inline void score(Transformer& m, const int32_t* inputs, int length, const uint8_t* scored, const float*& p_star,
+                  int marked, float*& tvd, float*& logit) {
+    int from = 0;
+    while (from < length && !scored[from]) from++;
+    if (from == length) return;
+    m.branches.clear();
+    m.branches.add(inputs, length, 0);
+    forward(m, from);
+    for (int i = from; i < length; i++) {
+        if (!scored[i]) continue;
+        const float* z = at(m.acts.logits, i, VP);
+        if (marked >= 0) *logit++ = z[marked];
+        *tvd++ = total_variation(z, p_star);
+        p_star += V;
     }
-
-  private:
-    // Puts a sequence to those that are worked on together; false if it has to wait.
-    bool take(const Alphabetical::Sequence& s) {
-        const bool alone = branches.rows() == 0;
-        const int shared = !alone && kWorth * s.shared >= s.length ? s.shared : 0;
-        if (!alone && branches.rows() + s.length - shared > (shared > 0 ? kFamily : kTogether)) return false;
-        branches.add(s.inputs, s.length, shared);
-        branches.want(s.targets);
-        return true;
-    }
-};
+}
 
 }  // namespace resharpen

@@ -1,18 +1,15 @@
-// The transformer: its sizes, its weights in panels and its activations; transformer.h says how it works.
+// The transformer: its weights in panels, its activations and their gradients; transformer.h says how it works.
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "../training.h"
 #include "attention.h"
 #include "gelu.h"
 #include "prefixes.h"
+#include "transformer_layout.h"
 
 namespace resharpen {
-
-// The sizes that the kernel is compiled for: layers, width, heads, width of an MLP, tokens.
-constexpr int LAYERS = RESHARPEN_LAYERS, D = RESHARPEN_D, HEADS = RESHARPEN_HEADS, MLP = RESHARPEN_MLP, V = RESHARPEN_V;
 
 struct Rotation {
     const float *cosine, *sine;  // [positions, half a head]
@@ -25,180 +22,185 @@ constexpr int kFewTokens = 256;  // rows in a partial sum by token
 // least: its rows are copied for the attention of every one of them.
 constexpr int kTogether = 64, kFamily = 512, kWorth = 4;
 
-constexpr int padded(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
+constexpr int DN = DP / kLanes;
+// Activations are a vector wider than they need be: rows whose distance is a power of two collide in the cache.
+constexpr int QS = QP + kLanes, FS = FP + kLanes;
 
-class TransformerBuffers {
-  protected:
-    static constexpr int kHead = D / HEADS, kHalf = kHead / 2;
-    static constexpr int DP = padded(D), HP = padded(kHead), AP = HEADS * HP, QP = 3 * AP, FP = padded(MLP),
-                         VP = padded(V);
-    static constexpr int DN = DP / kLanes, BLOCKS = 2 * LAYERS;
-    // Activations are a vector wider than they need be: rows whose distance is a power of two collide in the cache.
-    static constexpr int QS = QP + kLanes, FS = FP + kLanes;
+using StreamNorm = RowNorm<DN, DP, D>;
+using HeadsNorm = RowNorm<AP / kLanes, HP, kHead>;  // of all heads side by side
+using HeadNorm = RowNorm<HP / kLanes, HP, kHead>;   // of q or k of one
 
-  public:
-    // Parameters in memory: embedding; for each layer QKV [DP, 3 AP], W_O [AP, DP], W_1 [DP, FP], W_2 [FP, DP];
-    // U [DP, VP]; then, without decay like the embedding, norms: embedding, unembedding, those of each block; and what
-    // the attention of each layer learns.
-    static constexpr int kQKV = V * DP, kWO = kQKV + DP * QP, kW1 = kWO + AP * DP, kW2 = kW1 + DP * FP;
-    static constexpr int kLayer = kW2 + FP * DP - kQKV, kU = kQKV + LAYERS * kLayer, kGains = kU + DP * VP;
+// A variant, and how many rows there is room for: those worked on together, and a block that is read behind them.
+struct Setup {
+    TransformerLayout layout;
+    Placement placement;
+    AttentionKind attention_kind;
+    PositionKind position_kind;
+    Rotation rotation;
+    std::vector<float> log_n;  // of 1, 2, ..
+    std::size_t rows;
 
-    TransformerBuffers(Variant variant, Rotation rotation, int longest, bool for_training)
-        : placement(variant.placement), attention_kind(variant.attention), position_kind(variant.positions),
-          rotation(rotation), rows(std::max(longest, for_training ? kFamily : 0) + kLanes),
-          attention(longest, 1.0f / std::sqrt(float(kHead))) {
-        norm.layer = heads_norm.layer = head_norm.layer = variant.norm == NormFunction::layer;
-        place_norms();
-        for (Block& b : blocks) allocate(b);
-        if (for_training)
-            for (auto* x : {&gathered, &d_gathered}) x->resize((longest + kLanes) * QS / kLanes);
+    Setup(Variant variant, Rotation rotation, int longest, bool for_training)
+        : layout(variant), placement(variant.placement), attention_kind(variant.attention),
+          position_kind(variant.positions), rotation(rotation),
+          rows(std::max(longest, for_training ? kFamily : 0) + kLanes) {
         if (attention_kind != AttentionKind::softmax)
             for (int n = 1; n <= longest + kLanes; n++) log_n.push_back(float(std::log(double(n))));
-        for (auto* x : {&last, &final, &d_x, &d_y, &d_h, &d_o}) x->resize(rows * (DP > AP ? DP : AP) / kLanes);
-        logits.resize(rows * VP / kLanes), d_wide.resize(rows * (QS > FS ? QS : FS) / kLanes);
-        r_final.resize(rows);
+    }
+};
+
+// A matrix [I, O], and its transpose, in panels of kPanelColumns columns.
+struct Packed {
+    int in, out;
+    std::vector<f32x16> forward, backward;
+
+    static int panels(int n) { return (n + kPanelColumns - 1) / kPanelColumns; }
+    void allocate(int i, int o) {
+        in = i, out = o;
+        forward.resize(std::size_t(in) * panels(out) * kPanel);
+        backward.resize(std::size_t(out) * panels(in) * kPanel);
+    }
+    void pack(const float* w, bool transposed) {
+        for (int i = 0; i < in; i += kLanes)
+            for (int j = 0; j < out; j += kLanes) {
+                f32x16* to = &forward[std::size_t(j / kPanelColumns) * in * kPanel + j % kPanelColumns / kLanes];
+                for (int k = i; k < i + kLanes; k++) to[k * kPanel] = load(w + k * out + j);
+                float* back =
+                    reinterpret_cast<float*>(backward.data()) + std::size_t(i / kPanelColumns) * out * kPanelColumns;
+                if (transposed)
+                    transpose_block(w + i * out + j, out, back + j * kPanelColumns + i % kPanelColumns, kPanelColumns);
+            }
+    }
+    Right weights() const {
+        return {reinterpret_cast<const float*>(forward.data()), kPanelColumns, in * kPanelColumns};
+    }
+    Right transposed() const {
+        return {reinterpret_cast<const float*>(backward.data()), kPanelColumns, out * kPanelColumns};
+    }
+};
+
+struct Weights {
+    const float* theta;
+    StreamNorm norm;
+    HeadsNorm heads_norm;
+    HeadNorm head_norm;
+    Packed qkv[LAYERS], w_o[LAYERS], w_1[LAYERS], w_2[LAYERS], u;
+
+    explicit Weights(Variant variant) {
+        norm.layer = heads_norm.layer = head_norm.layer = variant.norm == NormFunction::layer;
         for (int l = 0; l < LAYERS; l++) {
             qkv[l].allocate(DP, QP), w_o[l].allocate(AP, DP);
             w_1[l].allocate(DP, FP), w_2[l].allocate(FP, DP);
         }
         u.allocate(DP, VP);
     }
+};
 
-    int size;  // number of parameters
+// An attention or MLP block: x -> h = N_in(x) -> y = f(h) -> s = x + N_out(y) -> N_residual(s), the next block's x.
+struct Block {
+    std::vector<f32x16> x, h, y, s, wide, slope, o;  // wide: q, k, v of attention, the hidden layer of an MLP
+    std::vector<f32x16> before_norm, normed;  // q and k before their norm, the heads' output after its own
+    std::vector<float> r_in, r_out, r_residual, r_heads, r_head;
+    // Of attention, for training: not zeroed, few sequences are of the greatest length.
+    std::unique_ptr<f32x16[]> kept;
+    TransformerLayout::Block at;  // its parameters
+    double d_ssmax[HEADS];
 
-  protected:
-    // A matrix [I, O], and its transpose, in panels of kPanelColumns columns.
-    struct Packed {
-        int in, out;
-        std::vector<f32x16> forward, backward;
-
-        static int panels(int n) { return (n + kPanelColumns - 1) / kPanelColumns; }
-        void allocate(int i, int o) {
-            in = i, out = o;
-            forward.resize(std::size_t(in) * panels(out) * kPanel);
-            backward.resize(std::size_t(out) * panels(in) * kPanel);
-        }
-        void pack(const float* w, bool transposed) {
-            for (int i = 0; i < in; i += kLanes)
-                for (int j = 0; j < out; j += kLanes) {
-                    f32x16* to = &forward[std::size_t(j / kPanelColumns) * in * kPanel + j % kPanelColumns / kLanes];
-                    for (int k = i; k < i + kLanes; k++) to[k * kPanel] = load(w + k * out + j);
-                    float* back = reinterpret_cast<float*>(backward.data()) +
-                                  std::size_t(i / kPanelColumns) * out * kPanelColumns;
-                    if (transposed)
-                        transpose_block(w + i * out + j, out, back + j * kPanelColumns + i % kPanelColumns,
-                                        kPanelColumns);
-                }
-        }
-        Right weights() const {
-            return {reinterpret_cast<const float*>(forward.data()), kPanelColumns, in * kPanelColumns};
-        }
-        Right transposed() const {
-            return {reinterpret_cast<const float*>(backward.data()), kPanelColumns, out * kPanelColumns};
-        }
-    };
-
-    // An attention or MLP block: x -> h = N_in(x) -> y = f(h) -> s = x + N_out(y) -> N_residual(s), the next block's x.
-    struct Block {
-        std::vector<f32x16> x, h, y, s, wide, slope, o;  // wide: q, k, v of attention, the hidden layer of an MLP
-        std::vector<f32x16> before_norm, normed;  // q and k before their norm, the heads' output after its own
-        std::vector<float> r_in, r_out, r_residual, r_heads, r_head;
-        // Of attention, for training: not zeroed, few sequences are of the greatest length.
-        std::unique_ptr<f32x16[]> kept;
-        int g_in, g_out, g_residual, g_heads, g_queries, g_keys, ssmax_at;
-        double d_ssmax[HEADS];
-    };
-
-    Placement placement;
-    AttentionKind attention_kind;
-    PositionKind position_kind;
-    Rotation rotation;
-    std::vector<float> log_n;  // of 1, 2, ..
-    RowNorm<DN, DP, D> norm;
-    RowNorm<AP / kLanes, HP, kHead> heads_norm;  // of all heads side by side
-    RowNorm<HP / kLanes, HP, kHead> head_norm;  // of q or k of one
-    std::size_t rows;
-    Attention<HP, QS, AP> attention;
-    Block blocks[BLOCKS];
-    Packed qkv[LAYERS], w_o[LAYERS], w_1[LAYERS], w_2[LAYERS], u;
-    int gain_embedding, gain_unembedding;
-    std::vector<f32x16> last, final, logits, d_x, d_y, d_h, d_o, d_wide;
-    std::vector<float> r_final;
-    // By token, [V, ..]: the embedding after its norm, h and q, k, v of the first block; and their derivatives.
-    struct {
-        alignas(64) float x[V * DP], h[V * DP], qkv[V * QP], d_x[V * DP], d_h[V * DP], d_qkv[V * QP];
-        alignas(64) float before_norm[V * 2 * AP], r_head[V * 2 * HEADS];  // of q and k
-        alignas(64) float few_x[V * DP], few_qkv[V * QP];  // sums over a few rows, still to be added to d_x and d_qkv
-        float r_x[V], r_h[V];
-        int n_few;
-    } by_token;
-    Branches branches;
-    std::vector<f32x16> gathered, d_gathered;  // q, k, v of a sequence that has not all of its rows to itself
-    std::size_t n_kept = 0;
-    const float* theta;
-    float* gradient;
-
-    void place_norms() {
-        int next = kGains;
-        auto place = [&](bool present, int floats) { return present ? (next += floats) - floats : -1; };
-        auto in_stream = [&](bool present) { return place(present, norm.parameters()); };
-        gain_embedding = in_stream(placement.embedding_out), gain_unembedding = in_stream(placement.unembedding_in);
-        for (Block& b : blocks) {
-            b.g_in = in_stream(placement.block_in), b.g_out = in_stream(placement.block_out);
-            b.g_residual = in_stream(placement.residual);
-            if (is_mlp(b)) continue;
-            b.g_heads = place(placement.heads_out, heads_norm.parameters());
-            b.g_queries = place(placement.queries_keys, head_norm.parameters());
-            b.g_keys = place(placement.queries_keys, head_norm.parameters());
-        }
-        for (int l = 0; l < LAYERS; l++)
-            blocks[2 * l].ssmax_at = place(attention_kind == AttentionKind::ssmax, padded(HEADS));
-        size = next;
-    }
-
-    bool is_mlp(const Block& b) const { return (&b - blocks) % 2; }
-
-    static float* at(std::vector<f32x16>& x, std::size_t row, int width) {
-        return reinterpret_cast<float*>(x.data()) + row * width;
-    }
-
-    void allocate(Block& b) {
-        for (auto* x : {&b.x, &b.h, &b.y, &b.s}) x->resize(rows * DN);
-        b.wide.resize(rows * (is_mlp(b) ? FS : QS) / kLanes);
-        if (is_mlp(b))
-            b.slope.resize(rows * FS / kLanes);
+    void allocate(const Setup& setup, bool is_mlp) {
+        const std::size_t rows = setup.rows;
+        for (auto* each : {&x, &h, &y, &s}) each->resize(rows * DN);
+        wide.resize(rows * (is_mlp ? FS : QS) / kLanes);
+        if (is_mlp)
+            slope.resize(rows * FS / kLanes);
         else
-            b.o.resize(rows * AP / kLanes);
-        if (!is_mlp(b) && placement.heads_out) b.normed.resize(rows * AP / kLanes), b.r_heads.resize(rows);
-        if (!is_mlp(b) && placement.queries_keys)
-            b.before_norm.resize(rows * 2 * AP / kLanes), b.r_head.resize(rows * 2 * HEADS);
-        for (auto* r : {&b.r_in, &b.r_out, &b.r_residual}) r->resize(rows);
-    }
-
-    // What the attention of the branches keeps for the backward.
-    void make_room() {
-        std::size_t n = 0;
-        for (const Branch& s : branches.all) n += HEADS * attention.kept(s.length, s.shared);
-        if (n <= n_kept) return;
-        n_kept = n;
-        for (int l = 0; l < LAYERS; l++) blocks[2 * l].kept.reset(new f32x16[n]);
-    }
-
-    template <class F>
-    static void chunks(int begin, int end, F f) {
-        for (; begin < end; begin += kChunk) f(begin, end - begin < kChunk ? end - begin : kChunk);
-    }
-
-    template <int N = DN>
-    static RESHARPEN_INLINE void load_row(const float* from, f32x16* to) {
-        RESHARPEN_UNROLL
-        for (int i = 0; i < N; i++) to[i] = load(from + i * kLanes);
-    }
-    template <int N = DN>
-    static RESHARPEN_INLINE void store_row(float* to, const f32x16* from) {
-        RESHARPEN_UNROLL
-        for (int i = 0; i < N; i++) store(to + i * kLanes, from[i]);
+            o.resize(rows * AP / kLanes);
+        if (!is_mlp && setup.placement.heads_out) normed.resize(rows * AP / kLanes), r_heads.resize(rows);
+        if (!is_mlp && setup.placement.queries_keys)
+            before_norm.resize(rows * 2 * AP / kLanes), r_head.resize(rows * 2 * HEADS);
+        for (auto* r : {&r_in, &r_out, &r_residual}) r->resize(rows);
     }
 };
+
+struct Activations {
+    Block blocks[BLOCKS];
+    std::vector<f32x16> last, final, logits;
+    std::vector<float> r_final;
+    Attention<HP, QS, AP> attention;
+    std::vector<f32x16> gathered;  // q, k, v of a sequence that has not all of its rows to itself
+    std::size_t n_kept = 0;
+
+    Activations(const Setup& setup, int longest, bool for_training)
+        : attention(longest, 1.0f / std::sqrt(float(kHead))) {
+        for (int i = 0; i < BLOCKS; i++) blocks[i].at = setup.layout.blocks[i], blocks[i].allocate(setup, i % 2 == 1);
+        for (auto* x : {&last, &final}) x->resize(setup.rows * DN);
+        logits.resize(setup.rows * VP / kLanes), r_final.resize(setup.rows);
+        if (for_training) gathered.resize((longest + kLanes) * QS / kLanes);
+    }
+};
+
+// By all weights, and by activations on the way back; `wide` and `gathered` as there.
+struct Gradients {
+    float* theta;
+    std::vector<f32x16> x, y, h, o, wide, gathered;
+
+    Gradients(const Setup& setup, int longest, bool for_training) {
+        for (auto* each : {&x, &y, &h}) each->resize(setup.rows * DN);
+        o.resize(setup.rows * AP / kLanes), wide.resize(setup.rows * (QS > FS ? QS : FS) / kLanes);
+        if (for_training) gathered.resize((longest + kLanes) * QS / kLanes);
+    }
+};
+
+// By token, [V, ..]: the embedding after its norm, h and q, k, v of the first block; and their derivatives.
+struct ByToken {
+    alignas(64) float x[V * DP], h[V * DP], qkv[V * QP], d_x[V * DP], d_h[V * DP], d_qkv[V * QP];
+    alignas(64) float before_norm[V * 2 * AP], r_head[V * 2 * HEADS];  // of q and k
+    alignas(64) float few_x[V * DP], few_qkv[V * QP];  // sums over a few rows, still to be added to d_x and d_qkv
+    float r_x[V], r_h[V];
+    int n_few;
+};
+
+// All that the transformer computes with.
+struct Transformer {
+    const Setup setup;
+    Weights weights;
+    Activations acts;
+    Gradients grads;
+    ByToken by_token;
+    Branches branches;
+
+    Transformer(Variant variant, Rotation rotation, int longest, bool for_training)
+        : setup(variant, rotation, longest, for_training), weights(variant), acts(setup, longest, for_training),
+          grads(setup, longest, for_training) {}
+};
+
+inline float* at(std::vector<f32x16>& x, std::size_t row, int width) {
+    return reinterpret_cast<float*>(x.data()) + row * width;
+}
+
+// What the attention of the branches keeps for the backward.
+inline void make_room(const Branches& branches, Activations& acts) {
+    std::size_t n = 0;
+    for (const Branch& s : branches.all) n += HEADS * acts.attention.kept(s.length, s.shared);
+    if (n <= acts.n_kept) return;
+    acts.n_kept = n;
+    for (int l = 0; l < LAYERS; l++) acts.blocks[2 * l].kept.reset(new f32x16[n]);
+}
+
+template <class F>
+void chunks(int begin, int end, F f) {
+    for (; begin < end; begin += kChunk) f(begin, end - begin < kChunk ? end - begin : kChunk);
+}
+
+template <int N = DN>
+RESHARPEN_INLINE void load_row(const float* from, f32x16* to) {
+    RESHARPEN_UNROLL
+    for (int i = 0; i < N; i++) to[i] = load(from + i * kLanes);
+}
+
+template <int N = DN>
+RESHARPEN_INLINE void store_row(float* to, const f32x16* from) {
+    RESHARPEN_UNROLL
+    for (int i = 0; i < N; i++) store(to + i * kLanes, from[i]);
+}
 
 }  // namespace resharpen

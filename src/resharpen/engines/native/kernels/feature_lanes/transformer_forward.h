@@ -5,225 +5,247 @@
 
 namespace resharpen {
 
-class TransformerForward : public TransformerBuffers {
-  public:
-    using TransformerBuffers::TransformerBuffers;
-
-    void prepare(const float* theta, float epsilon, bool for_training) {
-        this->theta = theta, norm.epsilon = heads_norm.epsilon = head_norm.epsilon = epsilon;
-        for (int l = 0; l < LAYERS; l++) {
-            const float* w = theta + l * kLayer;
-            qkv[l].pack(w + kQKV, for_training), w_o[l].pack(w + kWO, for_training);
-            w_1[l].pack(w + kW1, for_training), w_2[l].pack(w + kW2, for_training);
-        }
-        u.pack(theta + kU, for_training);
-        tokens_forward();
+// Of every head of one row; what it was before is kept, and r of each.
+inline void norm_queries_keys(const Weights& weights, const TransformerLayout::Block& at, float* qkv, float* before,
+                              float* r) {
+    constexpr int N = HP / kLanes;
+    std::memcpy(before, qkv, sizeof(float) * 2 * AP);
+    for (int head = 0; head < 2 * HEADS; head++) {
+        f32x16 row[N];
+        load_row<N>(qkv + head * HP, row);
+        r[head] = weights.head_norm.forward(row, weights.theta + (head < HEADS ? at.queries : at.keys));
+        store_row<N>(qkv + head * HP, row);
     }
+}
 
-  protected:
-    void tokens_forward() {
-        for (int t = 0; t < V; t++) {
-            f32x16 row[DN];
-            load_row(theta + t * DP, row);
-            if (placement.embedding_out) by_token.r_x[t] = norm.forward(row, theta + gain_embedding);
-            store_row(by_token.x + t * DP, row);
-            if (placement.block_in) by_token.r_h[t] = norm.forward(row, theta + blocks[0].g_in);
-            store_row(by_token.h + t * DP, row);
-        }
-        gemm(V, DP, QP / kLanes, {by_token.h, DP, 1}, qkv[0].weights(), by_token.qkv, QP);
-        if (placement.queries_keys)
-            for (int t = 0; t < V; t++)
-                norm_queries_keys(blocks[0], by_token.qkv + t * QP, by_token.before_norm + t * 2 * AP,
-                                  by_token.r_head + t * 2 * HEADS);
-        by_token.n_few = 0;
-        clear(by_token.d_x), clear(by_token.few_x), clear(by_token.d_qkv), clear(by_token.few_qkv);
+// What depends on a token alone.
+inline void tokens_forward(const Setup& setup, const Weights& weights, ByToken& by_token) {
+    for (int t = 0; t < V; t++) {
+        f32x16 row[DN];
+        load_row(weights.theta + t * DP, row);
+        if (setup.placement.embedding_out)
+            by_token.r_x[t] = weights.norm.forward(row, weights.theta + setup.layout.embedding_out);
+        store_row(by_token.x + t * DP, row);
+        if (setup.placement.block_in)
+            by_token.r_h[t] = weights.norm.forward(row, weights.theta + setup.layout.blocks[0].block_in);
+        store_row(by_token.h + t * DP, row);
     }
+    gemm(V, DP, QP / kLanes, {by_token.h, DP, 1}, weights.qkv[0].weights(), by_token.qkv, QP);
+    if (setup.placement.queries_keys)
+        for (int t = 0; t < V; t++)
+            norm_queries_keys(weights, setup.layout.blocks[0], by_token.qkv + t * QP, by_token.before_norm + t * 2 * AP,
+                              by_token.r_head + t * 2 * HEADS);
+    by_token.n_few = 0;
+    clear(by_token.d_x), clear(by_token.few_x), clear(by_token.d_qkv), clear(by_token.few_qkv);
+}
 
-    // Everything up to the logits of the rows from `from` on; only these pass through the last layer.
-    void forward(int from) {
-        for (int i = 0; i < branches.rows(); i++) {
-            std::memcpy(at(blocks[0].x, i, DP), by_token.x + branches.tokens[i] * DP, sizeof(float) * DP);
-            std::memcpy(at(blocks[0].wide, i, QS), by_token.qkv + branches.tokens[i] * QP, sizeof(float) * QP);
+inline void prepare(Transformer& m, const float* theta, float epsilon, bool for_training) {
+    Weights& weights = m.weights;
+    weights.theta = theta;
+    weights.norm.epsilon = weights.heads_norm.epsilon = weights.head_norm.epsilon = epsilon;
+    for (int l = 0; l < LAYERS; l++) {
+        const float* w = theta + l * kLayer;
+        weights.qkv[l].pack(w + kQKV, for_training), weights.w_o[l].pack(w + kWO, for_training);
+        weights.w_1[l].pack(w + kW1, for_training), weights.w_2[l].pack(w + kW2, for_training);
+    }
+    weights.u.pack(theta + kU, for_training);
+    tokens_forward(m.setup, weights, m.by_token);
+}
+
+// ---- a block, for a chunk of rows ----------------------------------------------------------------------------------
+
+// h of a chunk of rows: x, or its norm.
+inline const float* block_input(const Setup& setup, const Weights& weights, Block& b, int begin, int n) {
+    if (!setup.placement.block_in) return at(b.x, begin, DP);
+    for (int i = begin; i < begin + n; i++) {
+        f32x16 row[DN];
+        load_row(at(b.x, i, DP), row);
+        b.r_in[i] = weights.norm.forward(row, weights.theta + b.at.block_in);
+        store_row(at(b.h, i, DP), row);
+    }
+    return at(b.h, begin, DP);
+}
+
+inline void queries_keys_values(const Setup& setup, const Weights& weights, Block& b, int l, int begin, int n) {
+    gemm(n, DP, QP / kLanes, {block_input(setup, weights, b, begin, n), DP, 1}, weights.qkv[l].weights(),
+         at(b.wide, begin, QS), QS);
+    if (setup.placement.queries_keys)
+        for (int i = begin; i < begin + n; i++)
+            norm_queries_keys(weights, b.at, at(b.wide, i, QS), at(b.before_norm, i, 2 * AP), &b.r_head[i * 2 * HEADS]);
+}
+
+// What the heads gathered in a chunk of rows, or its norm.
+inline const float* heads_output(const Setup& setup, const Weights& weights, Block& b, int begin, int n) {
+    constexpr int N = AP / kLanes;
+    if (!setup.placement.heads_out) return at(b.o, begin, AP);
+    for (int i = begin; i < begin + n; i++) {
+        f32x16 row[N];
+        load_row<N>(at(b.o, i, AP), row);
+        b.r_heads[i] = weights.heads_norm.forward(row, weights.theta + b.at.heads_out);
+        store_row<N>(at(b.normed, i, AP), row);
+    }
+    return at(b.normed, begin, AP);
+}
+
+inline void block_output(const Setup& setup, const Weights& weights, Block& b, int begin, int n,
+                         std::vector<f32x16>& next) {
+    for (int i = begin; i < begin + n; i++) {
+        f32x16 row[DN];
+        load_row(at(b.y, i, DP), row);
+        if (setup.placement.block_out) b.r_out[i] = weights.norm.forward(row, weights.theta + b.at.block_out);
+        const float* x = at(b.x, i, DP);
+        RESHARPEN_UNROLL
+        for (int j = 0; j < DN; j++) row[j] += load(x + j * kLanes);
+        if (setup.placement.residual) {
+            store_row(at(b.s, i, DP), row);
+            b.r_residual[i] = weights.norm.forward(row, weights.theta + b.at.residual);
         }
-        for (int l = 0; l < LAYERS; l++) {
-            const int first = l == LAYERS - 1 ? from : 0;
-            Block &a = blocks[2 * l], &m = blocks[2 * l + 1];
-            chunks(0, branches.rows(), [&](int i, int n) {
-                if (l > 0) queries_keys_values(a, l, i, n);
-                rotate(a.wide, i, n, 1);
-            });
-            attend(a, first);
-            chunks(first, branches.rows(), [&](int i, int n) {
-                gemm(n, AP, DN, {heads_output(a, i, n), AP, 1}, w_o[l].weights(), at(a.y, i, DP), DP);
-                block_output(a, i, n, m.x);
-                gemm(n, DP, FP / kLanes, {block_input(m, i, n), DP, 1}, w_1[l].weights(), at(m.wide, i, FS), FS);
-                gelu(m, i, n);
-                gemm(n, FP, DN, {at(m.wide, i, FS), FS, 1}, w_2[l].weights(), at(m.y, i, DP), DP);
-                block_output(m, i, n, l == LAYERS - 1 ? last : blocks[2 * l + 2].x);
-            });
+        store_row(at(next, i, DP), row);
+    }
+}
+
+// The pair (x_i, x_{i + half}) of every head of q and k turned by its position, forwards or (sign = -1) back.
+inline void rotate(const Setup& setup, const Branches& branches, std::vector<f32x16>& wide, int begin, int n,
+                   float sign) {
+    if (setup.position_kind != PositionKind::rope) return;
+    constexpr int kSome = std::max(1, std::min(kHalf & -kHalf, kLanes));  // half a head is some of these vectors
+    typedef float Some __attribute__((vector_size(4 * kSome)));
+    auto some = [](const float* x) {
+        Some y;
+        std::memcpy(&y, x, sizeof y);
+        return y;
+    };
+    auto put = [](float* x, Some y) { std::memcpy(x, &y, sizeof y); };
+    for (int i = begin; i < begin + n; i++) {
+        const float *cosine = setup.rotation.cosine + branches.position[i] * kHalf,
+                    *sine = setup.rotation.sine + branches.position[i] * kHalf;
+        for (int j = 0; j < kHalf; j += kSome) {
+            const Some c = some(cosine + j), s = sign * some(sine + j);
+            float* x = at(wide, i, QS) + j;
+            for (int head = 0; head < 2 * HEADS; head++, x += HP) {
+                const Some a = some(x), b = some(x + kHalf);
+                put(x, a * c - b * s);
+                put(x + kHalf, b * c + a * s);
+            }
         }
-        chunks(from, branches.rows(), [&](int i, int n) {
-            f32x16 row[DN];
-            if (placement.unembedding_in)
-                for (int j = i; j < i + n; j++) {
-                    load_row(at(last, j, DP), row);
-                    r_final[j] = norm.forward(row, theta + gain_unembedding);
-                    store_row(at(final, j, DP), row);
-                }
-            gemm(n, DP, VP / kLanes, {at(unembedded(), i, DP), DP, 1}, u.weights(), at(logits, i, VP), VP);
+    }
+}
+
+// The gelu of an MLP, and its slope.
+inline void hidden_layer(Block& b, int begin, int n) {
+    for (int i = begin; i < begin + n; i++) {
+        float *x = at(b.wide, i, FS), *slope = at(b.slope, i, FS);
+        for (int j = 0; j < FP; j += kLanes) {
+            f32x16 derivative;
+            store(x + j, gelu(load(x + j), derivative));
+            store(slope + j, derivative);
+        }
+    }
+}
+
+// ---- attention -----------------------------------------------------------------------------------------------------
+
+inline HeadLogits logits_of(const Setup& setup, const Weights& weights, const Block& b, int head) {
+    HeadLogits found;
+    if (setup.position_kind == PositionKind::alibi) found.slope = float(std::exp2(-8.0 * (head + 1) / HEADS));
+    if (setup.attention_kind != AttentionKind::softmax) found.log_n = setup.log_n.data();
+    if (setup.attention_kind == AttentionKind::ssmax) found.s = weights.theta[b.at.ssmax + head];
+    return found;
+}
+
+// q, k, v of a sequence, row after row: where they are, or copied together.
+inline const float* rows_of(std::vector<f32x16>& wide, const Branch& s, const std::vector<int>& path,
+                            std::vector<f32x16>& gathered) {
+    if (s.shared == 0) return at(wide, s.row, QS);
+    for (int p = 0; p < s.length; p++) std::memcpy(at(gathered, p, QS), at(wide, path[p], QS), sizeof(float) * QP);
+    return at(gathered, 0, QS);
+}
+
+inline void attend(const Setup& setup, const Weights& weights, Branches& branches, int from, Block& b,
+                   Activations& acts) {
+    f32x16* keep = b.kept.get();
+    branches.each([&](const Branch& s, const std::vector<int>& path) {
+        const float* q = rows_of(b.wide, s, path, acts.gathered);
+        float* out = at(b.o, s.row - s.shared, AP);
+        for (int head = 0; head < HEADS; head++, q += HP, out += HP)
+            keep = acts.attention.forward(s.length, std::max(from, s.shared), q, q + AP, q + 2 * AP, out, keep,
+                                          logits_of(setup, weights, b, head));
+    });
+}
+
+// ---- logits --------------------------------------------------------------------------------------------------------
+
+inline std::vector<f32x16>& unembedded(const Setup& setup, Activations& acts) {
+    return setup.placement.unembedding_in ? acts.final : acts.last;
+}
+
+// Everything up to the logits of the rows from `from` on; only these pass through the last layer.
+inline void forward(Transformer& m, int from) {
+    const Setup& setup = m.setup;
+    const Weights& weights = m.weights;
+    const ByToken& by_token = m.by_token;
+    Activations& acts = m.acts;
+    Branches& branches = m.branches;
+    for (int i = 0; i < branches.rows(); i++) {
+        std::memcpy(at(acts.blocks[0].x, i, DP), by_token.x + branches.tokens[i] * DP, sizeof(float) * DP);
+        std::memcpy(at(acts.blocks[0].wide, i, QS), by_token.qkv + branches.tokens[i] * QP, sizeof(float) * QP);
+    }
+    for (int l = 0; l < LAYERS; l++) {
+        const int first = l == LAYERS - 1 ? from : 0;
+        Block &a = acts.blocks[2 * l], &b = acts.blocks[2 * l + 1];
+        chunks(0, branches.rows(), [&](int i, int n) {
+            if (l > 0) queries_keys_values(setup, weights, a, l, i, n);
+            rotate(setup, branches, a.wide, i, n, 1);
+        });
+        attend(setup, weights, branches, first, a, acts);
+        chunks(first, branches.rows(), [&](int i, int n) {
+            gemm(n, AP, DN, {heads_output(setup, weights, a, i, n), AP, 1}, weights.w_o[l].weights(), at(a.y, i, DP),
+                 DP);
+            block_output(setup, weights, a, i, n, b.x);
+            gemm(n, DP, FP / kLanes, {block_input(setup, weights, b, i, n), DP, 1}, weights.w_1[l].weights(),
+                 at(b.wide, i, FS), FS);
+            hidden_layer(b, i, n);
+            gemm(n, FP, DN, {at(b.wide, i, FS), FS, 1}, weights.w_2[l].weights(), at(b.y, i, DP), DP);
+            block_output(setup, weights, b, i, n, l == LAYERS - 1 ? acts.last : acts.blocks[2 * l + 2].x);
         });
     }
-
-    std::vector<f32x16>& unembedded() { return placement.unembedding_in ? final : last; }
-
-    // h of a chunk of rows: x, or its norm.
-    const float* block_input(Block& b, int begin, int n) {
-        if (!placement.block_in) return at(b.x, begin, DP);
-        for (int i = begin; i < begin + n; i++) {
-            f32x16 row[DN];
-            load_row(at(b.x, i, DP), row);
-            b.r_in[i] = norm.forward(row, theta + b.g_in);
-            store_row(at(b.h, i, DP), row);
-        }
-        return at(b.h, begin, DP);
-    }
-
-    void queries_keys_values(Block& b, int l, int begin, int n) {
-        gemm(n, DP, QP / kLanes, {block_input(b, begin, n), DP, 1}, qkv[l].weights(), at(b.wide, begin, QS), QS);
-        if (placement.queries_keys)
-            for (int i = begin; i < begin + n; i++)
-                norm_queries_keys(b, at(b.wide, i, QS), at(b.before_norm, i, 2 * AP), &b.r_head[i * 2 * HEADS]);
-    }
-
-    // Of every head of one row; what it was before is kept, and r of each.
-    void norm_queries_keys(const Block& b, float* qkv, float* before, float* r) {
-        constexpr int N = HP / kLanes;
-        std::memcpy(before, qkv, sizeof(float) * 2 * AP);
-        for (int head = 0; head < 2 * HEADS; head++) {
-            f32x16 row[N];
-            load_row<N>(qkv + head * HP, row);
-            r[head] = head_norm.forward(row, theta + (head < HEADS ? b.g_queries : b.g_keys));
-            store_row<N>(qkv + head * HP, row);
-        }
-    }
-
-    // What the heads gathered in a chunk of rows, or its norm.
-    const float* heads_output(Block& b, int begin, int n) {
-        constexpr int N = AP / kLanes;
-        if (!placement.heads_out) return at(b.o, begin, AP);
-        for (int i = begin; i < begin + n; i++) {
-            f32x16 row[N];
-            load_row<N>(at(b.o, i, AP), row);
-            b.r_heads[i] = heads_norm.forward(row, theta + b.g_heads);
-            store_row<N>(at(b.normed, i, AP), row);
-        }
-        return at(b.normed, begin, AP);
-    }
-
-    void block_output(Block& b, int begin, int n, std::vector<f32x16>& next) {
-        for (int i = begin; i < begin + n; i++) {
-            f32x16 row[DN];
-            load_row(at(b.y, i, DP), row);
-            if (placement.block_out) b.r_out[i] = norm.forward(row, theta + b.g_out);
-            const float* x = at(b.x, i, DP);
-            RESHARPEN_UNROLL
-            for (int j = 0; j < DN; j++) row[j] += load(x + j * kLanes);
-            if (placement.residual) {
-                store_row(at(b.s, i, DP), row);
-                b.r_residual[i] = norm.forward(row, theta + b.g_residual);
+    chunks(from, branches.rows(), [&](int i, int n) {
+        f32x16 row[DN];
+        if (setup.placement.unembedding_in)
+            for (int j = i; j < i + n; j++) {
+                load_row(at(acts.last, j, DP), row);
+                acts.r_final[j] = weights.norm.forward(row, weights.theta + setup.layout.unembedding_in);
+                store_row(at(acts.final, j, DP), row);
             }
-            store_row(at(next, i, DP), row);
-        }
-    }
+        gemm(n, DP, VP / kLanes, {at(unembedded(setup, acts), i, DP), DP, 1}, weights.u.weights(),
+             at(acts.logits, i, VP), VP);
+    });
+}
 
-    // The pair (x_i, x_{i + half}) of every head of q and k turned by its position, forwards or (sign = -1) back.
-    void rotate(std::vector<f32x16>& wide, int begin, int n, float sign) {
-        if (position_kind != PositionKind::rope) return;
-        constexpr int kSome = std::max(1, std::min(kHalf & -kHalf, kLanes));  // half a head is some of these vectors
-        typedef float Some __attribute__((vector_size(4 * kSome)));
-        auto some = [](const float* x) {
-            Some y;
-            std::memcpy(&y, x, sizeof y);
-            return y;
-        };
-        auto put = [](float* x, Some y) { std::memcpy(x, &y, sizeof y); };
-        for (int i = begin; i < begin + n; i++) {
-            const float *cosine = rotation.cosine + branches.position[i] * kHalf,
-                        *sine = rotation.sine + branches.position[i] * kHalf;
-            for (int j = 0; j < kHalf; j += kSome) {
-                const Some c = some(cosine + j), s = sign * some(sine + j);
-                float* x = at(wide, i, QS) + j;
-                for (int head = 0; head < 2 * HEADS; head++, x += HP) {
-                    const Some a = some(x), b = some(x + kHalf);
-                    put(x, a * c - b * s);
-                    put(x + kHalf, b * c + a * s);
-                }
-            }
-        }
+// exp(z - max) of the row in VP / 16 vectors, 0 in the padding; returns the maximum and the sum.
+RESHARPEN_INLINE Normalizer softmax(const float* z, f32x16* e) {
+    constexpr int N = VP / kLanes, kRest = V - (N - 1) * kLanes;
+    f32x16 highest = broadcast(-INFINITY), sum = broadcast(0);
+    for (int j = 0; j < N; j++) {
+        e[j] = load(z + j * kLanes);
+        highest = max(highest, j == N - 1 ? first_lanes(kRest, e[j], -INFINITY) : e[j]);
     }
+    const float max_z = horizontal_max(highest);
+    const f32x16 top = broadcast(max_z);
+    for (int j = 0; j < N; j++) {
+        e[j] = exp2_below(kLog2E * (e[j] - top));
+        if (j == N - 1) e[j] = first_lanes(kRest, e[j], 0);
+        sum += e[j];
+    }
+    return {max_z, horizontal_sum(sum)};
+}
 
-    HeadLogits logits_of(const Block& b, int head) const {
-        HeadLogits found;
-        if (position_kind == PositionKind::alibi) found.slope = float(std::exp2(-8.0 * (head + 1) / HEADS));
-        if (attention_kind != AttentionKind::softmax) found.log_n = log_n.data();
-        if (attention_kind == AttentionKind::ssmax) found.s = theta[b.ssmax_at + head];
-        return found;
-    }
-
-    void attend(Block& b, int from) {
-        f32x16* keep = b.kept.get();
-        branches.each([&](const Branch& s, const std::vector<int>& path) {
-            const float* q = rows_of(b.wide, s, path);
-            float* out = at(b.o, s.row - s.shared, AP);
-            for (int head = 0; head < HEADS; head++, q += HP, out += HP)
-                keep = attention.forward(s.length, std::max(from, s.shared), q, q + AP, q + 2 * AP, out, keep,
-                                         logits_of(b, head));
-        });
-    }
-
-    // q, k, v of a sequence, row after row: where they are, or copied together.
-    const float* rows_of(std::vector<f32x16>& wide, const Branch& s, const std::vector<int>& path) {
-        if (s.shared == 0) return at(wide, s.row, QS);
-        for (int p = 0; p < s.length; p++) std::memcpy(at(gathered, p, QS), at(wide, path[p], QS), sizeof(float) * QP);
-        return at(gathered, 0, QS);
-    }
-
-    void gelu(Block& b, int begin, int n) {
-        for (int i = begin; i < begin + n; i++) {
-            float *x = at(b.wide, i, FS), *slope = at(b.slope, i, FS);
-            for (int j = 0; j < FP; j += kLanes) {
-                f32x16 derivative;
-                store(x + j, resharpen::gelu(load(x + j), derivative));
-                store(slope + j, derivative);
-            }
-        }
-    }
-
-    // exp(z - max) of the row in VP / 16 vectors, 0 in the padding; returns the maximum and the sum.
-    RESHARPEN_INLINE Normalizer softmax(const float* z, f32x16* e) {
-        constexpr int N = VP / kLanes, kRest = V - (N - 1) * kLanes;
-        f32x16 highest = broadcast(-INFINITY), sum = broadcast(0);
-        for (int j = 0; j < N; j++) {
-            e[j] = load(z + j * kLanes);
-            highest = max(highest, j == N - 1 ? first_lanes(kRest, e[j], -INFINITY) : e[j]);
-        }
-        const float max_z = horizontal_max(highest);
-        const f32x16 top = broadcast(max_z);
-        for (int j = 0; j < N; j++) {
-            e[j] = exp2_below(kLog2E * (e[j] - top));
-            if (j == N - 1) e[j] = first_lanes(kRest, e[j], 0);
-            sum += e[j];
-        }
-        return {max_z, horizontal_sum(sum)};
-    }
-
-    float total_variation(const float* z, const float* p_star) {
-        f32x16 e[VP / kLanes];
-        const float inverse = 1.0f / softmax(z, e).sum, *p = reinterpret_cast<const float*>(e);
-        float sum = 0;
-        for (int t = 0; t < V; t++) sum += std::fabs(p[t] * inverse - p_star[t]);
-        return 0.5f * sum;
-    }
-};
+inline float total_variation(const float* z, const float* p_star) {
+    f32x16 e[VP / kLanes];
+    const float inverse = 1.0f / softmax(z, e).sum, *p = reinterpret_cast<const float*>(e);
+    float sum = 0;
+    for (int t = 0; t < V; t++) sum += std::fabs(p[t] * inverse - p_star[t]);
+    return 0.5f * sum;
+}
 
 }  // namespace resharpen

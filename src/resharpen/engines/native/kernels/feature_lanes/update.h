@@ -18,7 +18,7 @@ inline void update(StateArrays s, const f32x16* gradient, float norm, int size, 
     const Hyperparameters<f32x16> all{broadcast(h.rms_epsilon),     broadcast(h.one_minus_beta1),
                                       broadcast(h.one_minus_beta2), broadcast(h.weight_decay),
                                       broadcast(h.adam_epsilon),    broadcast(h.max_gradient_norm)};
-    const StepRow<f32x16> now{broadcast(row.learning_rate), broadcast(row.correction1), broadcast(row.correction2),
+    const StepRow<f32x16> now{broadcast(row.lr), broadcast(row.correction1), broadcast(row.correction2),
                               broadcast(row.ema_weight)};
     const f32x16 clip = broadcast(norm > h.max_gradient_norm ? h.max_gradient_norm / norm : 1.0f);
     f32x16 canary = broadcast(0);

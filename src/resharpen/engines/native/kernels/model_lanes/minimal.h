@@ -57,115 +57,111 @@
 
 namespace resharpen {
 
-class Minimal : public MinimalStates {
-  public:
-    Minimal(Variant variant, bool subsets, bool forms, const Hyperparameters<f32x16>& h)
-        : MinimalStates(variant, subsets, forms, h) {}
+// Whether minibatches of this length hold enough large sets for `subsets` to pay, which they do only if all share one
+// table of weights; measured.
+inline bool subsets_pay(int length, Variant variant) {
+    return V <= 9 && length >= 5 && variant.attention == AttentionKind::softmax;
+}
 
-    // Whether minibatches of this length hold enough large sets for `subsets` to pay, which they do only if all share
-    // one table of weights; measured.
-    static bool subsets_pay(int length, Variant variant) {
-        return V <= 9 && length >= 5 && variant.attention == AttentionKind::softmax;
+// f(Norms) of the placement
+template <bool kByForms, class F>
+void with_norms(const Setup& setup, F f) {
+    if (setup.placement.block_out)
+        setup.norm_after_residual() ? f(Norms<true, true, kByForms>()) : f(Norms<true, false, kByForms>());
+    else
+        setup.norm_after_residual() ? f(Norms<false, true, kByForms>()) : f(Norms<false, false, kByForms>());
+}
+template <class F>
+void with_norms(const Setup& setup, F f) {
+    if constexpr (kFormsPay)
+        if (setup.forms) return with_norms<true>(setup, f);
+    with_norms<false>(setup, f);
+}
+
+// f(first, end) for the states of one last token: where weights depend on the size of a set, size by size, of which
+// `w` holds the factor. One token has all the weight whatever the factor, so the smallest sets go with those of two.
+template <class Set, class F>
+void each_size(const Setup& setup, f32x16 ssmax, int first, int end, Set set, Weights& w, F f) {
+    auto size = [&](int i) { return std::max(2, __builtin_popcount(set(i))); };
+    for (int next = end; first < end; first = next) {
+        if (setup.by_size()) {
+            for (next = first + 1; next < end && size(next) == size(first);) next++;
+            w.log_n = float(std::log(double(size(first))));
+            w.factor = w.log_n * ssmax;
+        }
+        f(first, next);
     }
+}
 
-    // The gradient of the summed negative log likelihood of a minibatch, and that sum itself, over log 2; adds to
-    // nothing, overwrites `gradient` and `loss`.
-    void gradient_of(const Minibatch<V>& batch, const f32x16* theta, f32x16* gradient, double loss[kLanes]) {
-        tokens_forward(theta);
-        clear_gradients(gradient);
-        if (forms) forms_forward();
-        bits = rounded_off = broadcast(0);
-        for (int t = 0; t < V; t++)
-            each_size(
-                batch.begin[t], batch.begin[t + 1], [&](int i) { return batch.states[i].set; },
-                [&](int first, int end) {
-                    with_norms([&](auto norms) { train_states<decltype(norms)>(t, batch, first, end); });
-                });
-        if (forms) forms_backward();
-        tokens_backward(theta, gradient);
-        float sum[kLanes], rest[kLanes];
-        store(sum, bits), store(rest, rounded_off);
-        for (int lane = 0; lane < kLanes; lane++) loss[lane] = double(sum[lane]) - rest[lane];
+template <class N>
+void train_states(Minimal& m, int t, const Minibatch<V>& batch, int first, int end) {
+    if constexpr (N::kForms) find_pairs(first, end, [&](int i) { return batch.states[i].set; }, m.forms);
+    last_token_forward<N>(m, t);
+    for (int n; first < end; first += n) {
+        n = end - first < m.at_once() ? end - first : m.at_once();
+        const Minibatch<V>::State* counted = &batch.states[first];
+        for (int i = 0; i < n; i++) m.prefix[i] = {counted[i].set, counted[i].others};
+        attend<N>(m, t, n);
+        int i = 0;
+        for (; i + kBlock <= n; i += kBlock) train_block<N, kBlock>(m, t, m.sums + i, counted + i);
+        for (; i < n; i++) train_block<N, 1>(m, t, m.sums + i, counted + i);
+        attend_backward<N>(m, t, n);
     }
+    last_token_backward<N>(m, t);
+}
 
-    // TVD of the states, [n, 16]; sorted by last token, each written to the place in `where`.
-    void evaluate(const f32x16* theta, int n, const int32_t* last, const uint32_t* set, const int32_t* where,
-                  f32x16* tvd) {
-        tokens_forward(theta);
-        for (int i = 0; i < n;) {
-            int end = i;
-            while (end < n && last[end] == last[i]) end++;
-            const int t = last[i];
-            each_size(
-                i, end, [&](int i) { return set[i]; },
-                [&](int first, int end) {
-                    with_norms([&](auto norms) { evaluate_states<decltype(norms)>(t, first, end, set, where, tvd); });
-                });
-            i = end;
+template <class N>
+void evaluate_states(Minimal& m, int t, int first, int end, const uint32_t* set, const int32_t* where, f32x16* tvd) {
+    last_token_forward<N>(m, t);
+    for (int n; first < end; first += n) {
+        n = end - first < m.at_once() ? end - first : m.at_once();
+        for (int i = 0; i < n; i++) m.prefix[i] = {set[first + i], others(set[first + i], t)};
+        attend<N>(m, t, n);
+        for (int i = 0; i < n; i++) {
+            State s;
+            forward<N>(m.setup, t, m.at, m.forms, m.sums[i], s);
+            tvd[where[first + i]] = total_variation(s, m.prefix[i].set);
         }
     }
+}
 
-  private:
-    // f(Norms) of the placement
-    template <class F>
-    void with_norms(F f) {
-        if constexpr (kFormsPay)
-            if (forms) return with_norms<true>(f);
-        with_norms<false>(f);
-    }
-    template <bool kByForms, class F>
-    void with_norms(F f) {
-        if (placement.block_out)
-            norm_after_residual() ? f(Norms<true, true, kByForms>()) : f(Norms<true, false, kByForms>());
-        else
-            norm_after_residual() ? f(Norms<false, true, kByForms>()) : f(Norms<false, false, kByForms>());
-    }
+// The gradient of the summed negative log likelihood of a minibatch, and that sum itself, over log 2; adds to nothing,
+// overwrites `gradient` and `loss`.
+inline void gradient_of(Minimal& m, const Minibatch<V>& batch, const f32x16* theta, f32x16* gradient,
+                        double loss[kLanes]) {
+    tokens_forward(m.setup, theta, m.at);
+    clear_gradients(m.setup.layout.size, m.d, gradient);
+    if (m.setup.forms) forms_forward(m.setup, m.at, m.forms);
+    m.bits = m.rounded_off = broadcast(0);
+    for (int t = 0; t < V; t++)
+        each_size(
+            m.setup, m.at.ssmax, batch.begin[t], batch.begin[t + 1], [&](int i) { return batch.states[i].set; }, m.w,
+            [&](int first, int end) {
+                with_norms(m.setup, [&](auto norms) { train_states<decltype(norms)>(m, t, batch, first, end); });
+            });
+    if (m.setup.forms) forms_backward(m.setup, m.at, m.forms, m.d);
+    tokens_backward(m.setup, theta, m.at, m.d, gradient);
+    float sum[kLanes], rest[kLanes];
+    store(sum, m.bits), store(rest, m.rounded_off);
+    for (int lane = 0; lane < kLanes; lane++) loss[lane] = double(sum[lane]) - rest[lane];
+}
 
-    // f(first, end) for the states of one last token: where weights depend on the size of a set, size by size. One
-    // token has all the weight whatever the factor, so the smallest sets go with those of two.
-    template <class Set, class F>
-    void each_size(int first, int end, Set set, F f) {
-        auto size = [&](int i) { return std::max(2, __builtin_popcount(set(i))); };
-        for (int next = end; first < end; first = next) {
-            if (by_size()) {
-                for (next = first + 1; next < end && size(next) == size(first);) next++;
-                log_n = float(std::log(double(size(first))));
-                factor = log_n * ssmax;
-            }
-            f(first, next);
-        }
+// TVD of the states, [n, 16]; sorted by last token, each written to the place in `where`.
+inline void total_variations(Minimal& m, const f32x16* theta, int n, const int32_t* last, const uint32_t* set,
+                             const int32_t* where, f32x16* tvd) {
+    tokens_forward(m.setup, theta, m.at);
+    for (int i = 0; i < n;) {
+        int end = i;
+        while (end < n && last[end] == last[i]) end++;
+        const int t = last[i];
+        each_size(
+            m.setup, m.at.ssmax, i, end, [&](int i) { return set[i]; }, m.w,
+            [&](int first, int end) {
+                with_norms(m.setup,
+                           [&](auto norms) { evaluate_states<decltype(norms)>(m, t, first, end, set, where, tvd); });
+            });
+        i = end;
     }
-
-    template <class N>
-    void train_states(int t, const Minibatch<V>& batch, int first, int end) {
-        if constexpr (N::kForms) find_pairs(first, end, [&](int i) { return batch.states[i].set; });
-        weigh_tokens<N>(t);
-        for (int n; first < end; first += n) {
-            n = end - first < at_once() ? end - first : at_once();
-            for (int i = 0; i < n; i++) prefix[i] = {batch.states[first + i].set, batch.states[first + i].others};
-            attend<N>(t, n);
-            int i = 0;
-            for (; i + kBlock <= n; i += kBlock) train_block<N, kBlock>(t, i, batch, first + i);
-            for (; i < n; i++) train_block<N, 1>(t, i, batch, first + i);
-            attend_backward<N>(t, n);
-        }
-        weigh_tokens_backward<N>(t);
-    }
-
-    template <class N>
-    void evaluate_states(int t, int first, int end, const uint32_t* set, const int32_t* where, f32x16* tvd) {
-        weigh_tokens<N>(t);
-        for (int n; first < end; first += n) {
-            n = end - first < at_once() ? end - first : at_once();
-            for (int i = 0; i < n; i++) prefix[i] = {set[first + i], others(set[first + i], t)};
-            attend<N>(t, n);
-            for (int i = 0; i < n; i++) {
-                State s;
-                forward<N>(t, sums[i], s);
-                tvd[where[first + i]] = total_variation(s, prefix[i].set);
-            }
-        }
-    }
-};
+}
 
 }  // namespace resharpen

@@ -1,175 +1,170 @@
 // The minimal transformer: what depends on one token alone, computed once a step; minimal.h has the formulas.
 #pragma once
 
-#include "../training.h"
 #include "matrix.h"
+#include "minimal_layout.h"
 #include "norm.h"
 
 namespace resharpen {
 
-// The sizes that the kernel is compiled for: tokens, width, a key, a value.
-constexpr int V = RESHARPEN_V, D = RESHARPEN_D, K = RESHARPEN_K, DV = RESHARPEN_DV;
-
-class MinimalTokens {
-  public:
-    // Parameters in memory: the matrices, the gains that the placement has, and the s of ssmax. Decay is on W_Q .. U.
-    static constexpr int kWQ = V * D, kWK = kWQ + D * K, kWV = kWK + D * K, kWO = kWV + D * DV, kU = kWO + DV * D;
-    static constexpr int kGains = kU + D * V, kMostParameters = kGains + 5 * D + 1;
-
-    MinimalTokens(Variant variant, const Hyperparameters<f32x16>& h)
-        : placement(variant.placement), attention_kind(variant.attention), epsilon(h.rms_epsilon) {
-        int next = kGains;
-        auto place = [&](bool present, int& where) { where = present ? next : -1, next += present ? D : 0; };
-        place(placement.embedding_out, gain_at.embedding_out);
-        place(placement.block_in, gain_at.block_in);
-        place(placement.block_out, gain_at.block_out);
-        place(placement.residual, gain_at.residual);
-        place(placement.unembedding_in, gain_at.unembedding_in);
-        ssmax_at = next;
-        size = next + (attention_kind == AttentionKind::ssmax);
-        for (f32x16& x : ones) x = broadcast(1);
-    }
-
-    int size;  // number of parameters
-
-  protected:
-    static constexpr int kZ = V, kO = V + 1, kColumns = V + 1 + D;
-    static constexpr int kStride = kColumns | 1;  // odd, so that rows do not compete for the same lines of the cache
-
+// A variant, and how it is computed; minimal.h has what subsets and forms are.
+struct Setup {
+    MinimalLayout layout;
     Placement placement;
-    AttentionKind attention_kind;
+    AttentionKind attention;
     f32x16 epsilon;
-    int ssmax_at;
-    struct {
-        int embedding_out, block_in, block_out, residual, unembedding_in;
-    } gain_at;
+    bool subsets, forms;
 
+    Setup(Variant variant, const Hyperparameters<f32x16>& h, bool subsets, bool forms)
+        : layout(variant), placement(variant.placement), attention(variant.attention), epsilon(h.rms_epsilon),
+          subsets(subsets), forms(forms) {}
+
+    bool by_size() const { return attention != AttentionKind::softmax; }  // whether weights depend on a set's size
+    bool norm_after_residual() const { return placement.residual || placement.unembedding_in; }
+    bool double_norm() const { return placement.residual && placement.unembedding_in; }
+};
+
+constexpr int kZ = V, kO = V + 1, kColumns = V + 1 + D;
+constexpr int kStride = kColumns | 1;  // odd, so that rows do not compete for the same lines of the cache
+
+// What is computed of tokens and pairs of tokens, once a step.
+struct Tokens {
     f32x16 ones[D];
     f32x16 x[V][D], r_embedding[V], h[V][D], r_in[V], q[V][K], k[V][K], v[V][DV], vo[V][D], vo_gained[V][D];
     f32x16 gain_final[D], u_gained[D][V], base[V][V], attention[V][V], value[V][kStride];
+    f32x16 ssmax;  // its s
+    const f32x16 *gain_out, *gain_1, *gain_2;  // of block_out, residual and unembedding_in; ones where absent
 
-    f32x16 d_x[V][D], d_h[V][D], d_q[V][K], d_k[V][K], d_v[V][DV], d_vo[V][D], d_vo_gained[V][D];
-    f32x16 d_u_gained[D][V], d_base[V][V], d_attention[V][V], d_value[V][kStride];
-    f32x16 ssmax, d_ssmax;  // its s
-    f32x16 d_gain_out[V][D], d_gain_1[V][D];  // a partial sum for each last token
-
-    bool norm_after_residual() const { return placement.residual || placement.unembedding_in; }
-    bool double_norm() const { return placement.residual && placement.unembedding_in; }
-    const f32x16* gain(const f32x16* theta, int where) const { return where < 0 ? ones : theta + where; }
-    const f32x16 *gain_out, *gain_1;  // of block_out and residual; ones where absent
-
-    void tokens_forward(const f32x16* theta) {
-        gain_out = gain(theta, gain_at.block_out);
-        gain_1 = gain(theta, gain_at.residual);
-        ssmax = attention_kind == AttentionKind::ssmax ? theta[ssmax_at] : broadcast(1);
-        const f32x16* gain_2 = gain(theta, gain_at.unembedding_in);
-        for (int t = 0; t < V; t++) {
-            copy_row(theta + t * D, x[t]);
-            if (placement.embedding_out)
-                r_embedding[t] = rms_norm<D>(theta + t * D, theta + gain_at.embedding_out, epsilon, x[t]);
-            copy_row(x[t], h[t]);
-            if (placement.block_in) r_in[t] = rms_norm<D>(x[t], theta + gain_at.block_in, epsilon, h[t]);
-        }
-        multiply(V, D, K, rows<D>(h[0]), rows<K>(theta + kWQ), {q[0], K, 1});
-        multiply(V, D, K, rows<D>(h[0]), rows<K>(theta + kWK), {k[0], K, 1});
-        multiply(V, D, DV, rows<D>(h[0]), rows<DV>(theta + kWV), {v[0], DV, 1});
-        multiply(V, DV, D, rows<DV>(v[0]), rows<D>(theta + kWO), {vo[0], D, 1});
-        for (int i = 0; i < D; i++) {
-            gain_final[i] = gain_1[i] * gain_2[i];
-            for (int w = 0; w < V; w++) u_gained[i][w] = gain_final[i] * theta[kU + i * V + w];
-        }
-        for (int j = 0; j < V; j++) {
-            value[j][kZ] = broadcast(1);
-            copy_row(vo[j], &value[j][kO]);
-            for (int i = 0; i < D; i++) vo_gained[j][i] = gain_out[i] * vo[j][i];
-        }
-        multiply(V, D, V, rows<D>(x[0]), rows<V>(u_gained[0]), {base[0], V, 1});
-        multiply(V, D, V, rows<D>(vo_gained[0]), rows<V>(u_gained[0]), {value[0], kStride, 1});
-        // In powers of two, so that the exponential is one of base two.
-        multiply(V, K, V, rows<K>(q[0]), rows<K>(k[0]).transposed(), {attention[0], V, 1});
-        const float scale = kLog2E / std::sqrt(float(K));
-        for (int t = 0; t < V; t++)
-            for (int j = 0; j < V; j++) attention[t][j] = scale * attention[t][j];
-    }
-
-    void clear_gradients(f32x16* gradient) {
-        for (int i = 0; i < size; i++) gradient[i] = broadcast(0);
-        d_ssmax = broadcast(0);
-        clear(d_x), clear(d_base), clear(d_attention), clear(d_value), clear(d_gain_out), clear(d_gain_1);
-        clear(d_vo), clear(d_vo_gained);
-    }
-
-    // From the gradients of base, value, attention, x and VO to those of the weights.
-    void tokens_backward(const f32x16* theta, f32x16* gradient) {
-        // base = x u_gained; D = vo_gained u_gained
-        multiply(V, V, D, rows<V>(d_base[0]), rows<V>(u_gained[0]).transposed(), {d_x[0], D, 1}, true);
-        multiply(V, V, D, rows<kStride>(d_value[0]), rows<V>(u_gained[0]).transposed(), {d_vo_gained[0], D, 1}, true);
-        multiply(D, V, V, rows<D>(x[0]).transposed(), rows<V>(d_base[0]), {d_u_gained[0], V, 1});
-        multiply(D, V, V, rows<D>(vo_gained[0]).transposed(), rows<kStride>(d_value[0]), {d_u_gained[0], V, 1}, true);
-        unembedding_backward(theta, gradient);
-        for (int j = 0; j < V; j++)
-            for (int i = 0; i < D; i++) {
-                d_gain_out[j][i] += vo[j][i] * d_vo_gained[j][i];
-                d_vo[j][i] += d_value[j][kO + i] + gain_out[i] * d_vo_gained[j][i];
-            }
-        // VO = v W_O; q, k, v = h W
-        multiply(V, D, DV, rows<D>(d_vo[0]), rows<D>(theta + kWO).transposed(), {d_v[0], DV, 1});
-        multiply(DV, V, D, rows<DV>(v[0]).transposed(), rows<D>(d_vo[0]), {gradient + kWO, D, 1});
-        multiply(V, V, K, rows<V>(d_attention[0]), rows<K>(k[0]), {d_q[0], K, 1});
-        multiply(V, V, K, rows<V>(d_attention[0]).transposed(), rows<K>(q[0]), {d_k[0], K, 1});
-        clear(d_h);
-        linear_backward<K>(theta, gradient, kWQ, d_q[0]);
-        linear_backward<K>(theta, gradient, kWK, d_k[0]);
-        linear_backward<DV>(theta, gradient, kWV, d_v[0]);
-        for (int t = 0; t < V; t++) embedding_backward(t, theta, gradient);
-        if (placement.block_out) add_rows(d_gain_out, gradient + gain_at.block_out);
-        if (attention_kind == AttentionKind::ssmax) gradient[ssmax_at] = d_ssmax;
-    }
-
-    // u_gained = diag(g_1 g_2) U
-    void unembedding_backward(const f32x16* theta, f32x16* gradient) {
-        const f32x16* gain_2 = gain(theta, gain_at.unembedding_in);
-        for (int i = 0; i < D; i++) {
-            f32x16 d_gain = broadcast(0);
-            for (int w = 0; w < V; w++) {
-                d_gain += d_u_gained[i][w] * theta[kU + i * V + w];
-                gradient[kU + i * V + w] = gain_final[i] * d_u_gained[i][w];
-            }
-            if (placement.residual) gradient[gain_at.residual + i] = d_gain * gain_2[i];
-            if (placement.unembedding_in) gradient[gain_at.unembedding_in + i] = d_gain * gain_1[i];
-        }
-        if (placement.residual) add_rows(d_gain_1, gradient + gain_at.residual);
-    }
-
-    static void copy_row(const f32x16* from, f32x16* to) {
-        for (int i = 0; i < D; i++) to[i] = from[i];
-    }
-
-    static void add_rows(const f32x16 (*rows)[D], f32x16* sum) {
-        for (int t = 0; t < V; t++)
-            for (int i = 0; i < D; i++) sum[i] += rows[t][i];
-    }
-
-    // y = h W: dW = h^T dy, dh += dy W^T
-    template <int N>
-    void linear_backward(const f32x16* theta, f32x16* gradient, int where, const f32x16* dy) {
-        multiply(D, V, N, rows<D>(h[0]).transposed(), rows<N>(dy), {gradient + where, N, 1});
-        multiply(V, N, D, rows<N>(dy), rows<N>(theta + where).transposed(), {d_h[0], D, 1}, true);
-    }
-
-    void embedding_backward(int t, const f32x16* theta, f32x16* gradient) {
-        if (placement.block_in)
-            rms_norm_backward<D, true>(x[t], theta + gain_at.block_in, r_in[t], d_h[t], d_x[t],
-                                       gradient + gain_at.block_in);
-        else
-            for (int i = 0; i < D; i++) d_x[t][i] += d_h[t][i];
-        f32x16* d_e = gradient + t * D;
-        if (placement.embedding_out)
-            rms_norm_backward<D, false>(theta + t * D, theta + gain_at.embedding_out, r_embedding[t], d_x[t], d_e,
-                                        gradient + gain_at.embedding_out);
-        else
-            copy_row(d_x[t], d_e);
+    Tokens() {
+        for (f32x16& one : ones) one = broadcast(1);
     }
 };
+
+// The gradients by these; those of gains have a partial sum for each last token.
+struct TokenGradients {
+    f32x16 x[V][D], h[V][D], q[V][K], k[V][K], v[V][DV], vo[V][D], vo_gained[V][D];
+    f32x16 u_gained[D][V], base[V][V], attention[V][V], value[V][kStride];
+    f32x16 ssmax, gain_out[V][D], gain_1[V][D];
+};
+
+inline void copy_row(const f32x16* from, f32x16* to) {
+    for (int i = 0; i < D; i++) to[i] = from[i];
+}
+
+inline void add_rows(const f32x16 (*rows)[D], f32x16* sum) {
+    for (int t = 0; t < V; t++)
+        for (int i = 0; i < D; i++) sum[i] += rows[t][i];
+}
+
+inline void tokens_forward(const Setup& setup, const f32x16* theta, Tokens& at) {
+    const MinimalLayout& layout = setup.layout;
+    auto gain = [&](int where) { return where < 0 ? at.ones : theta + where; };
+    at.gain_out = gain(layout.block_out), at.gain_1 = gain(layout.residual), at.gain_2 = gain(layout.unembedding_in);
+    at.ssmax = setup.attention == AttentionKind::ssmax ? theta[layout.ssmax] : broadcast(1);
+    for (int t = 0; t < V; t++) {
+        copy_row(theta + t * D, at.x[t]);
+        if (setup.placement.embedding_out)
+            at.r_embedding[t] = rms_norm<D>(theta + t * D, theta + layout.embedding_out, setup.epsilon, at.x[t]);
+        copy_row(at.x[t], at.h[t]);
+        if (setup.placement.block_in)
+            at.r_in[t] = rms_norm<D>(at.x[t], theta + layout.block_in, setup.epsilon, at.h[t]);
+    }
+    multiply(V, D, K, rows<D>(at.h[0]), rows<K>(theta + kWQ), {at.q[0], K, 1});
+    multiply(V, D, K, rows<D>(at.h[0]), rows<K>(theta + kWK), {at.k[0], K, 1});
+    multiply(V, D, DV, rows<D>(at.h[0]), rows<DV>(theta + kWV), {at.v[0], DV, 1});
+    multiply(V, DV, D, rows<DV>(at.v[0]), rows<D>(theta + kWO), {at.vo[0], D, 1});
+    for (int i = 0; i < D; i++) {
+        at.gain_final[i] = at.gain_1[i] * at.gain_2[i];
+        for (int w = 0; w < V; w++) at.u_gained[i][w] = at.gain_final[i] * theta[kU + i * V + w];
+    }
+    for (int j = 0; j < V; j++) {
+        at.value[j][kZ] = broadcast(1);
+        copy_row(at.vo[j], &at.value[j][kO]);
+        for (int i = 0; i < D; i++) at.vo_gained[j][i] = at.gain_out[i] * at.vo[j][i];
+    }
+    multiply(V, D, V, rows<D>(at.x[0]), rows<V>(at.u_gained[0]), {at.base[0], V, 1});
+    multiply(V, D, V, rows<D>(at.vo_gained[0]), rows<V>(at.u_gained[0]), {at.value[0], kStride, 1});
+    // In powers of two, so that the exponential is one of base two.
+    multiply(V, K, V, rows<K>(at.q[0]), rows<K>(at.k[0]).transposed(), {at.attention[0], V, 1});
+    const float scale = kLog2E / std::sqrt(float(K));
+    for (int t = 0; t < V; t++)
+        for (int j = 0; j < V; j++) at.attention[t][j] = scale * at.attention[t][j];
+}
+
+// What sums are added to.
+inline void clear_gradients(int size, TokenGradients& d, f32x16* gradient) {
+    for (int i = 0; i < size; i++) gradient[i] = broadcast(0);
+    d.ssmax = broadcast(0);
+    clear(d.x), clear(d.base), clear(d.attention), clear(d.value), clear(d.gain_out), clear(d.gain_1);
+    clear(d.vo), clear(d.vo_gained);
+}
+
+// u_gained = diag(g_1 g_2) U
+inline void unembedding_backward(const Setup& setup, const f32x16* theta, const Tokens& at, const TokenGradients& d,
+                                 f32x16* gradient) {
+    const MinimalLayout& layout = setup.layout;
+    for (int i = 0; i < D; i++) {
+        f32x16 d_gain = broadcast(0);
+        for (int w = 0; w < V; w++) {
+            d_gain += d.u_gained[i][w] * theta[kU + i * V + w];
+            gradient[kU + i * V + w] = at.gain_final[i] * d.u_gained[i][w];
+        }
+        if (setup.placement.residual) gradient[layout.residual + i] = d_gain * at.gain_2[i];
+        if (setup.placement.unembedding_in) gradient[layout.unembedding_in + i] = d_gain * at.gain_1[i];
+    }
+    if (setup.placement.residual) add_rows(d.gain_1, gradient + layout.residual);
+}
+
+// y = h W: dW = h^T dy, dh += dy W^T
+template <int N>
+void linear_backward(const f32x16* theta, const f32x16* h, const f32x16* dy, int where, f32x16* d_h, f32x16* gradient) {
+    multiply(D, V, N, rows<D>(h).transposed(), rows<N>(dy), {gradient + where, N, 1});
+    multiply(V, N, D, rows<N>(dy), rows<N>(theta + where).transposed(), {d_h, D, 1}, true);
+}
+
+// From the gradients by h and x of one token to its embedding.
+inline void embedding_backward(const Setup& setup, int t, const f32x16* theta, const Tokens& at, TokenGradients& d,
+                               f32x16* gradient) {
+    const MinimalLayout& layout = setup.layout;
+    if (setup.placement.block_in)
+        rms_norm_backward<D, true>(at.x[t], theta + layout.block_in, at.r_in[t], d.h[t], d.x[t],
+                                   gradient + layout.block_in);
+    else
+        for (int i = 0; i < D; i++) d.x[t][i] += d.h[t][i];
+    f32x16* d_e = gradient + t * D;
+    if (setup.placement.embedding_out)
+        rms_norm_backward<D, false>(theta + t * D, theta + layout.embedding_out, at.r_embedding[t], d.x[t], d_e,
+                                    gradient + layout.embedding_out);
+    else
+        copy_row(d.x[t], d_e);
+}
+
+// From the gradients by base, value, attention, x and VO to those of the weights.
+inline void tokens_backward(const Setup& setup, const f32x16* theta, const Tokens& at, TokenGradients& d,
+                            f32x16* gradient) {
+    // base = x u_gained; D = vo_gained u_gained
+    multiply(V, V, D, rows<V>(d.base[0]), rows<V>(at.u_gained[0]).transposed(), {d.x[0], D, 1}, true);
+    multiply(V, V, D, rows<kStride>(d.value[0]), rows<V>(at.u_gained[0]).transposed(), {d.vo_gained[0], D, 1}, true);
+    multiply(D, V, V, rows<D>(at.x[0]).transposed(), rows<V>(d.base[0]), {d.u_gained[0], V, 1});
+    multiply(D, V, V, rows<D>(at.vo_gained[0]).transposed(), rows<kStride>(d.value[0]), {d.u_gained[0], V, 1}, true);
+    unembedding_backward(setup, theta, at, d, gradient);
+    for (int j = 0; j < V; j++)
+        for (int i = 0; i < D; i++) {
+            d.gain_out[j][i] += at.vo[j][i] * d.vo_gained[j][i];
+            d.vo[j][i] += d.value[j][kO + i] + at.gain_out[i] * d.vo_gained[j][i];
+        }
+    // VO = v W_O; q, k, v = h W
+    multiply(V, D, DV, rows<D>(d.vo[0]), rows<D>(theta + kWO).transposed(), {d.v[0], DV, 1});
+    multiply(DV, V, D, rows<DV>(at.v[0]).transposed(), rows<D>(d.vo[0]), {gradient + kWO, D, 1});
+    multiply(V, V, K, rows<V>(d.attention[0]), rows<K>(at.k[0]), {d.q[0], K, 1});
+    multiply(V, V, K, rows<V>(d.attention[0]).transposed(), rows<K>(at.q[0]), {d.k[0], K, 1});
+    clear(d.h);
+    linear_backward<K>(theta, at.h[0], d.q[0], kWQ, d.h[0], gradient);
+    linear_backward<K>(theta, at.h[0], d.k[0], kWK, d.h[0], gradient);
+    linear_backward<DV>(theta, at.h[0], d.v[0], kWV, d.h[0], gradient);
+    for (int t = 0; t < V; t++) embedding_backward(setup, t, theta, at, d, gradient);
+    if (setup.placement.block_out) add_rows(d.gain_out, gradient + setup.layout.block_out);
+    if (setup.attention == AttentionKind::ssmax) gradient[setup.layout.ssmax] = d.ssmax;
+}
 
 }  // namespace resharpen

@@ -1,0 +1,87 @@
+// The transformer: its sizes, and where each parameter lies in memory.
+#pragma once
+
+#include "../contract.h"
+
+namespace resharpen {
+
+// The sizes that the kernel is compiled for: layers, width, heads, width of an MLP, tokens; and with padding to whole
+// vectors, of zeros that stay zero: the stream, a head, all heads, q and k and v of all heads, an MLP, tokens.
+constexpr int LAYERS = RESHARPEN_LAYERS, D = RESHARPEN_D, HEADS = RESHARPEN_HEADS, MLP = RESHARPEN_MLP, V = RESHARPEN_V;
+constexpr int padded(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
+constexpr int kHead = D / HEADS, kHalf = kHead / 2, BLOCKS = 2 * LAYERS;
+constexpr int DP = padded(D), HP = padded(kHead), AP = HEADS * HP, QP = 3 * AP, FP = padded(MLP), VP = padded(V);
+
+// Embedding; for each layer QKV [DP, 3 AP], W_O [AP, DP], W_1 [DP, FP], W_2 [FP, DP]; U [DP, VP]; then, without decay
+// like the embedding, norms: embedding, unembedding, those of each block; and what the attention of each layer learns.
+constexpr int kQKV = V * DP, kWO = kQKV + DP * QP, kW1 = kWO + AP * DP, kW2 = kW1 + DP * FP;
+constexpr int kLayer = kW2 + FP * DP - kQKV, kU = kQKV + LAYERS * kLayer, kGains = kU + DP * VP;
+
+// What variants differ in; -1 for what one lacks. A bias lies behind its gain.
+struct TransformerLayout {
+    static constexpr int kDecayBegin = kQKV, kDecayEnd = kGains;
+
+    struct Block {
+        int block_in, block_out, residual, heads_out, queries, keys, ssmax;
+    };
+    bool bias;  // LayerNorm has one
+    int embedding_out, unembedding_in;
+    Block blocks[BLOCKS];  // attention and MLP of a layer after each other
+    int size;
+
+    explicit TransformerLayout(Variant variant) : bias(variant.norm == NormFunction::layer) {
+        const Placement& p = variant.placement;
+        int next = kGains;
+        auto place = [&](bool present, int floats) { return present ? (next += floats) - floats : -1; };
+        auto norm = [&](bool present, int width) { return place(present, bias ? 2 * width : width); };
+        embedding_out = norm(p.embedding_out, DP), unembedding_in = norm(p.unembedding_in, DP);
+        for (int i = 0; i < BLOCKS; i++) {
+            const bool attends = i % 2 == 0;
+            Block& b = blocks[i];
+            b.block_in = norm(p.block_in, DP), b.block_out = norm(p.block_out, DP), b.residual = norm(p.residual, DP);
+            b.heads_out = norm(attends && p.heads_out, AP);
+            b.queries = norm(attends && p.queries_keys, HP), b.keys = norm(attends && p.queries_keys, HP);
+        }
+        for (int i = 0; i < BLOCKS; i++)
+            blocks[i].ssmax = place(i % 2 == 0 && variant.attention == AttentionKind::ssmax, padded(HEADS));
+        size = next;
+    }
+
+    std::string parameters() const {
+        std::string text = parameters_begin(size, kDecayBegin, kDecayEnd);
+        auto add_norm = [&](const std::string& block, const char* site, int at, std::initializer_list<Axis> axes,
+                            int width) {
+            if (at >= 0) add_parameter(text, block + "g_" + site, at, axes);
+            if (at >= 0 && bias) add_parameter(text, block + "b_" + site, at + width, axes);
+        };
+        const Axis width{D, 1}, head{kHead, 1};
+        add_parameter(text, "E", 0, {{V, DP}, width});
+        add_norm("", "embedding_out", embedding_out, {width}, DP);
+        for (int i = 0; i < BLOCKS; i++) {
+            const Block& b = blocks[i];
+            const int at = i / 2 * kLayer;
+            const std::string block = std::to_string(i / 2) + (i % 2 == 0 ? ".attention." : ".mlp.");
+            add_norm(block, "block_in", b.block_in, {width}, DP);
+            add_norm(block, "block_out", b.block_out, {width}, DP);
+            add_norm(block, "residual", b.residual, {width}, DP);
+            if (i % 2 == 0) {
+                add_parameter(text, block + "W_Q", at + kQKV, {{D, QP}, {HEADS, HP}, head});
+                add_parameter(text, block + "W_K", at + kQKV + AP, {{D, QP}, {HEADS, HP}, head});
+                add_parameter(text, block + "W_V", at + kQKV + 2 * AP, {{D, QP}, {HEADS, HP}, head});
+                add_parameter(text, block + "W_O", at + kWO, {{HEADS, HP * DP}, {kHead, DP}, width});
+                add_norm(block, "heads_out", b.heads_out, {{HEADS, HP}, head}, AP);
+                add_norm(block, "queries", b.queries, {head}, HP);
+                add_norm(block, "keys", b.keys, {head}, HP);
+                if (b.ssmax >= 0) add_parameter(text, block + "s_ssmax", b.ssmax, {{HEADS, 1}});
+            } else {
+                add_parameter(text, block + "W_1", at + kW1, {{D, FP}, {MLP, 1}});
+                add_parameter(text, block + "W_2", at + kW2, {{MLP, DP}, width});
+            }
+        }
+        add_norm("", "unembedding_in", unembedding_in, {width}, DP);
+        add_parameter(text, "U", kU, {{D, VP}, {V, 1}});
+        return text;
+    }
+};
+
+}  // namespace resharpen
