@@ -161,7 +161,7 @@ def test_a_reference_of_own_code_is_read_beside_its_run(tiny, tmp_path, capsys):
     code = tmp_path / "mine.py"
     code.write_text(PAYLOAD.format(mark=str(tmp_path / "executed")))
     run = rs.run(
-        rs.Experiment("mine", tiny.settings, ["pre", f"pre+{code}:f"], 1, 2, engine="torch"), tmp_path / "r", 1
+        rs.Experiment("mine", tiny.settings, ["pre", f"pre+{code}:f"], 1, 2, engine="torch"), tmp_path / "r", workers=1
     )
     kept = write_reference(run, rs.scores(run), tmp_path / "kept")
     main(["verify", str(tmp_path / "r"), "--reference", str(kept.directory)])
