@@ -199,7 +199,7 @@ SHELF = {
             "paper": Size(100, 100_000),
         },
     ),
-    # stick-breaking needs no positions, asentmax was published without RoPE, and both train on the torch engine
+    # stick-breaking needs no positions; asentmax is tried without them, though its authors pair it with NAPE
     "remedies-dyck": Entry(
         "Ours: norms x attention x positions on Dyck(2, 3)",
         languages(Dyck(2, 3)),
