@@ -3,11 +3,27 @@
 
 #include <memory>
 
-#include "model_lanes/update.h"
+#include "update.h"
 
 using namespace resharpen;
 
 constexpr int kVersion = 2;  // raised where it begins to compute something else than before, beyond rounding
+
+namespace {
+// Scales a gradient to that of the mean loss; returns its norm in each lane.
+f32x16 scale_gradient(float scale, int size, f32x16* gradient) {
+    f32x16 squares = broadcast(0);
+    for (int begin = 0; begin < size; begin += 32) {  // a sum of sums rounds less than one long sum
+        f32x16 few = broadcast(0);
+        for (int i = begin; i < size && i < begin + 32; i++) {
+            gradient[i] = scale * gradient[i];
+            few += gradient[i] * gradient[i];
+        }
+        squares += few;
+    }
+    return sqrt(squares);
+}
+}  // namespace
 
 extern "C" {
 
@@ -29,7 +45,8 @@ void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targ
                                                  forms_pay(length, a->variant.placement), *a->hyperparameters);
     const auto gradient = std::make_unique<f32x16[]>(kMostParameters);
     Minibatch<V> batch(merge, a->variant.attention != AttentionKind::softmax);
-    const StateArrays arrays(a->state, model->setup.layout.size);
+    const int size = model->setup.layout.size;
+    const StateArrays arrays(a->state, size);
     double loss[kLanes];
     const double nats = 0.6931471805599453 / (double(n) * length);  // from bits, and the mean
     for (int i = 0; i < a->n_steps; i++) {
@@ -38,9 +55,15 @@ void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targ
         else
             batch.draw(key, group, uint32_t(a->first_step + i), n, length);
         gradient_of(*model, batch, arrays.theta, gradient.get(), loss);
-        update(arrays, gradient.get(), 1.0f / (float(n) * float(length)), model->setup.layout.size, kWQ, kGains,
-               *a->hyperparameters, a->table[i], a->first_step + i, a->diverged_at);
-        for (int lane = 0; lane < kLanes; lane++) a->add_loss(lane, loss[lane] * nats);
+        const f32x16 norm = scale_gradient(1.0f / (float(n) * float(length)), size, gradient.get());
+        uint32_t frozen = 0;
+        for (int lane = 0; lane < kLanes; lane++) frozen |= uint32_t(a->diverged_at[lane] >= 0) << lane;
+        const uint32_t diverged =
+            update(arrays, gradient.get(), norm, size, kWQ, kGains, *a->hyperparameters, a->table[i], frozen);
+        for (int lane = 0; lane < kLanes; lane++) {
+            if (diverged >> lane & 1) a->diverged_at[lane] = a->first_step + i;
+            a->add_loss(lane, loss[lane] * nats);
+        }
     }
 }
 

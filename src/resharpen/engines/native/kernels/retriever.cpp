@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "feature_lanes/update.h"
+#include "feature_lanes/train.h"
 
 using namespace resharpen;
 
@@ -33,8 +33,7 @@ const char* parameters(const Variant* variant) {
     return (text = RetrieverLayout(*variant).parameters()).c_str();
 }
 
-// Advance an ensemble by n_steps, a model after the other: its weights and moments stay in the cache meanwhile. On its
-// own minibatches or, for a single step, on the given one, [n, length] padded.
+// Advance an ensemble by n_steps, on its own minibatches or, for a single step, on the given one, [n, length] padded.
 void train(const Training<float>* a, const float* priority, const int32_t* kind, const int32_t* lengths,
            const int32_t* labels, int32_t n, int32_t length, const uint32_t* key, uint32_t group) {
     const FlushSubnormals flush;
@@ -52,21 +51,10 @@ void train(const Training<float>* a, const float* priority, const int32_t* kind,
         }
     }
     const auto model = std::make_unique<Retriever>(a->variant);
-    const int vectors = model->setup.layout.size / kLanes;
-    std::vector<f32x16> gradient(vectors);
-    for (int m = 0; m < a->n_models; m++) {
-        float* theta = a->state + std::size_t(m) * 4 * model->setup.layout.size;
-        const StateArrays arrays(reinterpret_cast<f32x16*>(theta), vectors);
-        const auto& hyper = a->hyperparameters[m];
-        for (int i = 0; i < a->n_steps && a->diverged_at[m] < 0; i++) {
-            const double loss =
-                gradient_of(*model, batches[i], theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
-            update(arrays, gradient.data(), norm_of(gradient.data(), vectors), vectors, 0,
-                   RetrieverLayout::kDecayEnd / kLanes, hyper, a->table[m * a->n_steps + i], a->first_step + i,
-                   a->diverged_at[m]);
-            a->add_loss(m, loss);
-        }
-    }
+    auto gradient = [&](int i, const float* theta, float epsilon, float* to) {
+        return gradient_of(*model, batches[i], theta, epsilon, to);
+    };
+    train_models(*a, model->setup.layout, gradient, norm_of);
 }
 
 // Scores of n sequences for every model, [models, stride] each or null; `begin` has n + 1 entries.

@@ -1,8 +1,10 @@
 // The C interface of the transformer kernel: sizes are compile-time constants, everything else comes at run time.
 #include "feature_lanes/transformer.h"
 
+#include <numeric>
+
 #include "batches/automaton.h"
-#include "feature_lanes/update.h"
+#include "feature_lanes/train.h"
 
 using namespace resharpen;
 
@@ -10,14 +12,14 @@ constexpr int kVersion = 2;  // raised where it begins to compute something else
 
 namespace {
 // In pieces, added up in double: a hundred thousand positive numbers in a row would come out too small.
-float sum_of_squares(const f32x16* x, int n) {
+float norm_of(const f32x16* x, int n) {
     double total = 0;
     for (int begin = 0; begin < n; begin += 64) {
         f32x16 piece = broadcast(0);
         for (int i = begin; i < begin + 64 && i < n; i++) piece += x[i] * x[i];
         total += horizontal_sum(piece);
     }
-    return float(total);
+    return std::sqrt(float(total));
 }
 }  // namespace
 
@@ -40,31 +42,21 @@ const char* parameters(const Variant* variant) {
     return (text = TransformerLayout(*variant).parameters()).c_str();
 }
 
-// Advance an ensemble by n_steps on minibatches given one after another; lengths [steps, n]. Model after model: a
-// model's weights and moments stay in the cache over the steps.
+// Advance an ensemble by n_steps on minibatches given one after another; lengths [steps, n].
 void train(const Training<float>* a, const float* cosine, const float* sine, const int32_t* inputs,
            const int32_t* targets, const int32_t* lengths, int32_t n, int32_t longest) {
     const FlushSubnormals flush;
     const auto model = std::make_unique<Transformer>(a->variant, Rotation{cosine, sine}, longest, true);
-    const int vectors = model->setup.layout.size / kLanes;
-    std::vector<f32x16> gradient(vectors);
-    for (int m = 0; m < a->n_models; m++) {
-        float* theta = a->state + std::size_t(m) * 4 * model->setup.layout.size;
-        const StateArrays arrays(reinterpret_cast<f32x16*>(theta), vectors);
-        const auto& hyper = a->hyperparameters[m];
-        Ragged batch{inputs, targets, lengths, n};
-        for (int i = 0; i < a->n_steps && a->diverged_at[m] < 0; i++) {
-            const double loss =
-                gradient_of(*model, batch, theta, hyper.rms_epsilon, reinterpret_cast<float*>(gradient.data()));
-            const float norm = std::sqrt(sum_of_squares(gradient.data(), vectors));
-            update(arrays, gradient.data(), norm, vectors, kQKV / kLanes, kGains / kLanes, hyper,
-                   a->table[m * a->n_steps + i], a->first_step + i, a->diverged_at[m]);
-            a->add_loss(m, loss);
-            int tokens = 0;
-            for (int j = 0; j < n; j++) tokens += batch.lengths[j];
-            batch.inputs += tokens, batch.targets += tokens, batch.lengths += n;
-        }
+    std::vector<Ragged> batches;
+    for (int i = 0; i < a->n_steps; i++) {
+        batches.push_back({inputs, targets, lengths, n});
+        const int tokens = std::accumulate(lengths, lengths + n, 0);
+        inputs += tokens, targets += tokens, lengths += n;
     }
+    auto gradient = [&](int i, const float* theta, float epsilon, float* to) {
+        return gradient_of(*model, batches[i], theta, epsilon, to);
+    };
+    train_models(*a, model->setup.layout, gradient, norm_of);
 }
 
 // One model's scores of n sequences at their scored positions, one after another.
