@@ -7,13 +7,15 @@ import pytest
 import torch
 from helpers import EVERYTHING, hyper, make_ensemble, random_theta, tensors, transformer_problem
 from scipy.special import erf
+from torch.nn import functional
 
+import resharpen as rs
 from resharpen.engines.torch.definition import Definition
 from resharpen.models import causal
 from resharpen.models.layers import Bound
 from resharpen.models.loss import total_nll
 from resharpen.models.transformer import Transformer
-from resharpen.parts import PLACEMENTS, POSITIONS, Parts
+from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITIONS, Parts
 from resharpen.tasks import Dyck
 
 SMALL = Transformer(6, layers=2, d=8, heads=2, d_mlp=6)
@@ -189,6 +191,46 @@ def test_position_biases_are_not_scaled(positions, attention):
             back = torch.arange(i, -1, -1, dtype=torch.float64)
             expected = (s[head] * math.log(i + 1) * e[head, i, : i + 1] - slopes[head] * back).softmax(-1)
             assert torch.allclose(got[head, i, : i + 1], expected, rtol=1e-9)
+
+
+@rs.attention(
+    softmax=True, scale=lambda p: 1 + p.x.mean(-1)[:, :, None, :, None] * p.n, s=rs.learned("heads", start=1.0)
+)
+def of_the_user(e, mask, p):
+    return rs.masked_softmax(e, mask)
+
+
+@rs.attention(softmax=True, scale=lambda p: torch.arange(5.0))
+def by_key(e, mask, p):
+    return rs.masked_softmax(e, mask)
+
+
+def logits_and_calls(problem, monkeypatch, record=None):
+    """Logits, and how often torch's own attention was called for them."""
+    calls, own = [], functional.scaled_dot_product_attention
+    with monkeypatch.context() as patched:
+        patched.setattr(functional, "scaled_dot_product_attention", lambda *a, **k: calls.append(a) or own(*a, **k))
+        theta, tokens = tensors(random_theta(problem, 2, scale=0.9)), torch.tensor([[4, 0, 1, 3, 2], [4, 1, 1, 3, 3]])
+        logits = SMALL.logits(theta, tokens, problem.parts, hyper(np.full(2, 1e-6)), record)
+    return logits, len(calls)
+
+
+@pytest.mark.parametrize("positions", ["rope", "nope", "alibi"])
+@pytest.mark.parametrize("attention", [*ATTENTIONS.values(), of_the_user], ids=lambda part: part.name)
+def test_every_softmax_is_torch_s_own(attention, positions, monkeypatch):
+    """All that are declared so, with the scale of each, and equal to what is written out; biases need the logits."""
+    if attention.orders and positions != "nope":
+        pytest.skip("goes without positions")
+    problem = small("peri", attention=attention, positions=positions)
+    got, calls = logits_and_calls(problem, monkeypatch)
+    expected, none = logits_and_calls(problem, monkeypatch, record={})
+    assert (calls, none) == (2 if attention.softmax and positions != "alibi" else 0, 0)  # of two layers
+    assert torch.allclose(got, expected, rtol=1e-11, atol=1e-12)
+
+
+def test_a_softmax_has_no_scale_by_key(monkeypatch):
+    with pytest.raises(rs.UserError, match="by-key is declared as softmax: its scale must be the same for all keys"):
+        logits_and_calls(small("peri", attention=by_key, positions="nope"), monkeypatch)
 
 
 @pytest.mark.parametrize("attention", ["asentmax", "stick-breaking", "gated"])

@@ -6,6 +6,7 @@ import torch
 
 from resharpen.parts import ATTENTIONS
 from resharpen.parts.attention.adaptive_temperature import entropy, inverse_temperature
+from resharpen.parts.part import masked_softmax
 
 LOGITS = torch.tensor([[0.3, -1.2, 2.0, 9.0], [5.0, 7.0, 7.0, 7.0]], dtype=torch.float64)
 """Two queries; what is not seen is finite and large, so that it would be noticed."""
@@ -40,6 +41,15 @@ def test_weights_are_weights(name):
 
 def test_softmax_is_softmax():
     assert torch.allclose(weights("softmax", LOGITS, SEEN, LENGTHS)[0, :3], LOGITS[0, :3].softmax(-1), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_what_is_a_softmax_is_declared_as_one(name):
+    """Once it is scaled; whatever is not declared goes without torch's own attention."""
+    part, random = ATTENTIONS[name], torch.Generator().manual_seed(0)
+    e, mask = torch.randn(3, 6, 6, dtype=torch.float64, generator=random), torch.ones(6, 6, dtype=torch.bool).tril()
+    got = part.function(e, mask, SimpleNamespace(n=mask.sum(-1, keepdim=True)))
+    assert torch.allclose(got, masked_softmax(e, mask)) == part.softmax
 
 
 def test_adaptive_temperature_is_the_softmax_of_scaled_logits():

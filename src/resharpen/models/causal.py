@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 from resharpen.models.layers import Bound
 from resharpen.models.model import Misfit, check_norm
-from resharpen.parts.attention.gated import gated
-from resharpen.parts.attention.softmax import softmax
 from resharpen.parts.parts import Parts
 from resharpen.parts.positions.nape import nape
 from resharpen.parts.positions.rope import rope
@@ -32,13 +30,15 @@ def causal_attention(bound: Bound, q: Tensor, k: Tensor, v: Tensor, x_MxNxLxD: T
     from torch.nn.functional import scaled_dot_product_attention
 
     q, k = bound.turned(q, k, block)
-    plain = bound.parts.attention in (softmax, gated) and bound.parts.positions.on != "logits" and bound.record is None
-    if plain:
+    part, length = bound.parts.attention, q.shape[-2]
+    n_Lx1 = torch.arange(1, length + 1, device=q.device)[:, None]
+    # A compiled scale is faster written out: it becomes part of the softmax.
+    written_out = part.scale is not None and torch.compiler.is_compiling()
+    if part.softmax and bound.parts.positions.on != "logits" and bound.record is None and not written_out:
         # torch's own attention, because L x L weights of every head and model would not fit in memory at length 700
+        q = bound.scaled_queries(q, n_Lx1, x_MxNxLxD, block)
         out = scaled_dot_product_attention(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), is_causal=True)
         return out.unflatten(0, q.shape[:2])
-    length = q.shape[-2]
-    n_Lx1 = torch.arange(1, length + 1, device=q.device)[:, None]
     seen_LxL = torch.arange(length, device=q.device) < n_Lx1
 
     def gathered(q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:

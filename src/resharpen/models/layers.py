@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from resharpen.errors import UserError
 from resharpen.parts.parameter import Parameter
 from resharpen.parts.part import Part
 from resharpen.parts.parts import Parts
@@ -78,6 +79,16 @@ class Bound:
         named = {"queries": q, "keys": k}
         q, k = (self.norm("queries_keys", x, block, name) for name, x in named.items())
         return self._positions("queries_keys", q, block), self._positions("queries_keys", k, block)
+
+    def scaled_queries(self, q: Tensor, n: Tensor, x: Tensor, block: str = "") -> Tensor:
+        """Queries [M, N, H, Q, d_head] times what multiplies q . k; as in `weights`."""
+        part = self.parts.attention
+        if part.scale is None:
+            return q
+        scale = part.scale(self._values(q.ndim, self._raised(part, block, q.ndim), n=n.to(q.dtype), x=x))
+        if scale.shape[-1:] not in ((), (1,)):
+            raise UserError(f"{part.name} is declared as softmax: its scale must be the same for all keys of a query")
+        return part.kept_shape(q, scale * q)
 
     def weights(self, e: Tensor, mask: Tensor, n: Tensor, x: Tensor, block: str = "") -> Tensor:
         """Attention weights [M, N, H, Q, K] from finite logits; n keys are seen, queries are made from x."""

@@ -75,6 +75,9 @@ class Attention(Part):
     scale: Callable[[Any], Any] | None = None
     """What multiplies q . k, if anything. Position biases are added afterwards and are not scaled: a factor on
     attention is not meant to change how far it looks."""
+    softmax: bool = False
+    """Whether the weights are `masked_softmax` of the logits and nothing else, after a scale that is the same for all
+    keys of a query, if any: then torch's own attention computes them, without keeping all weights in memory."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,13 +107,14 @@ def attention(
     orders: bool = False,
     output: Callable[..., Any] | None = None,
     scale: Callable[[Any], Any] | None = None,
+    softmax: bool = False,
     **parameters: Parameter,
 ) -> Callable[..., Attention]:
     """Declare an attention: from logits to weights. A learned parameter may have the sizes "heads", "d", "d_head" and
     "d_heads", all heads side by side; it is [M, 1, *shape, 1, ...] with as many axes as the logits, so one number a
-    head broadcasts."""
+    head broadcasts. With `softmax` the function is `masked_softmax(e, mask)`, and torch's own attention is used."""
     return lambda function: Attention(
-        _name(function), function, parameters, hyperparameters or {}, trains, orders, output, scale
+        _name(function), function, parameters, hyperparameters or {}, trains, orders, output, scale, softmax
     )
 
 

@@ -18,6 +18,6 @@ def gate(z: Tensor, p: Any) -> Tensor:
     return z * (p.x @ p.W_g).sigmoid()
 
 
-@attention(output=gate, W_g=learned("d", "d_heads"))
+@attention(softmax=True, output=gate, W_g=learned("d", "d_heads"))
 def gated(e: Tensor, mask: Tensor, p: Any) -> Tensor:
     return masked_softmax(e, mask)

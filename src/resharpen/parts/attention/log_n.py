@@ -10,6 +10,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@attention(scale=lambda p: p.n.log())
+@attention(softmax=True, scale=lambda p: p.n.log())
 def log_n(e: Tensor, mask: Tensor, p: Any) -> Tensor:
     return masked_softmax(e, mask)

@@ -10,6 +10,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@attention()
+@attention(softmax=True)
 def softmax(e: Tensor, mask: Tensor, p: Any) -> Tensor:
     return masked_softmax(e, mask)

@@ -14,6 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@attention(scale=lambda p: p.s * p.n.log(), s=learned("heads", start=1.0))
+@attention(softmax=True, scale=lambda p: p.s * p.n.log(), s=learned("heads", start=1.0))
 def ssmax(e: Tensor, mask: Tensor, p: Any) -> Tensor:
     return masked_softmax(e, mask)
