@@ -85,7 +85,7 @@ def _experiment(data: Data, refer: Refer, base: Path | None = None) -> Experimen
             raise UserError(f"unknown key '{name}': norms, attention and the rest are '{_FORMER[name]}' now")
     kinds = _plain_fields(Experiment)
     known("key", data, (*kinds, *_TABLES))
-    for name in ("name", "task", "models", "steps"):
+    for name in ("task", "models", "steps", "name"):
         if name not in data:
             raise UserError(f"'{name}' is missing")
     tasks = data["task"] if isinstance(data["task"], list) else [data["task"]]
