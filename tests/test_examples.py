@@ -131,7 +131,8 @@ def commands_of(text: str) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore:variant .* runs on the torch engine")
 def test_the_readme_s_commands_run(tmp_path, monkeypatch, capsys):
-    """Each as it stands, what trains with one model for two steps: nothing in the README is only there to be read."""
+    """Each as it stands, what trains with one model for two steps. Plain figures are planned here, and run in
+    `test_reproduce.py`."""
     lines = commands_of((ROOT / "README.md").read_text())
     assert {line.split()[1] for line in lines} >= {"run", "report", "verify", "list", "reproduce", "parts"}
     monkeypatch.chdir(tmp_path)
@@ -150,6 +151,7 @@ def test_the_readme_s_commands_run(tmp_path, monkeypatch, capsys):
         if words[0] == "run":
             words += ["--workers", "1"]
             words += ["--models", "1", "--steps", "2"] if words[1].endswith(".toml") else []
+            words += ["--dry-run"] if line in {f"resharpen run {name}" for name in (*SHELF, *STUDIES)} else []
         if words[0] == "verify":
             words += ["--reference", "reference"]
         if words[0] == "reproduce":  # all that there is takes minutes even so
