@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pytest
 from polars.testing import assert_frame_equal
 
+from resharpen.cli import main
 from resharpen.experiments.keeping.shard import ShardFiles
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.runner import Observer
@@ -79,3 +81,13 @@ def doctor_reference(directory: Path, table: str, change: Change) -> None:
     digest = hashlib.sha256(data).hexdigest()
     path.with_name(f"{table}-{digest[:8]}.parquet").write_bytes(data)
     forge(directory / "reference.json", lambda header: header["sha256"].update({f"{table}.parquet": digest}))
+
+
+def refused(capsys: Any, *args: str) -> str:
+    """What a command says in one line when it refuses, with exit code 2."""
+    with pytest.raises(SystemExit) as ended:
+        main([*args])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2, said
+    assert said.count("\n") == 1
+    return said

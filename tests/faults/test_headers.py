@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from runs import assert_same_results, forge
+from runs import assert_same_results, forge, refused
 
 from resharpen.cli import main
 from resharpen.experiments.keeping.store import Run
@@ -13,15 +13,6 @@ from resharpen.experiments.keeping.store import Run
 def contents(directory):
     """Every file of a run but its lock; figures are drawn anew."""
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file() and path.name != ".lock"}
-
-
-def refused(capsys, *args: str) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main([*args])
-    said = capsys.readouterr().err
-    assert ended.value.code == 2, said
-    assert said.count("\n") == 1
-    return said
 
 
 @pytest.mark.parametrize(

@@ -3,21 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from runs import refused
 
 import resharpen as rs
 from resharpen.cli import main
 from resharpen.experiments.keeping.reference import write_reference
 from resharpen.experiments.keeping.store import Run
 from resharpen.views.report.write import run_data
-
-
-def refused(capsys, *args: str) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main([*args])
-    said = capsys.readouterr().err
-    assert ended.value.code == 2, said
-    assert said.count("\n") == 1
-    return said
 
 
 @pytest.mark.parametrize("results", ["run", "reference"])
