@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from resharpen.errors import UserError
-from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running import runner
 from resharpen.experiments.running.rescoring import Track, rescore
@@ -42,7 +42,7 @@ def run(experiment: Experiment, directory: str | Path, **how: Any) -> Run:
     return store
 
 
-def draw(run: Results, selection: str = "best", attention: str | None = None, track: Track = iter) -> Figures:
+def draw(run: RunOrReference, selection: str = "best", attention: str | None = None, track: Track = iter) -> Figures:
     """The figures of a run by name, `figure` first. With `attention` the kept models are read with another one, as
     `rescore` does; `track` goes through their shards and may show how far it is."""
     if attention is None:

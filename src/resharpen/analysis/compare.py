@@ -35,7 +35,7 @@ from resharpen.analysis.statistics import (
 )
 from resharpen.analysis.verdict import MARGIN, Gain, judged
 from resharpen.errors import UserError
-from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.streams import GROUP
 from resharpen.tasks import Metric
 
@@ -141,9 +141,9 @@ class Comparison:
 
 
 def compare(
-    run: Results,
+    run: RunOrReference,
     variants: Sequence[str] = (),
-    other: Results | None = None,
+    other: RunOrReference | None = None,
     baseline: str | None = None,
     margin: float = MARGIN,
     weights: str = "train",

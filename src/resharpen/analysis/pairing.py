@@ -13,7 +13,7 @@ from resharpen.analysis.samples import paired_only
 from resharpen.analysis.scores import scored_lengths, task_of
 from resharpen.analysis.statistics import quantile
 from resharpen.errors import UserError, unknown
-from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.specs.spec import roles
 from resharpen.experiments.specs.toml import differences, tasks_data, to_data
 from resharpen.tasks import Metric
@@ -94,9 +94,9 @@ class Paired:
 
 
 def pair(
-    run: Results,
+    run: RunOrReference,
     variants: Sequence[str] = (),
-    other: Results | None = None,
+    other: RunOrReference | None = None,
     baseline: str | None = None,
     weights: str = "train",
 ) -> Paired:
@@ -141,7 +141,7 @@ def pair(
     )
 
 
-def _values(run: Results) -> pl.DataFrame:
+def _values(run: RunOrReference) -> pl.DataFrame:
     import polars as pl
 
     task = task_of(run)
@@ -154,7 +154,7 @@ def _values(run: Results) -> pl.DataFrame:
     )
 
 
-def _check_same_draws(run: Results, other: Results) -> None:
+def _check_same_draws(run: RunOrReference, other: RunOrReference) -> None:
     ours, theirs = ({setting.name: setting for setting in r.experiment.settings} for r in (run, other))
     common = [name for name in ours if name in theirs]
     if not common:

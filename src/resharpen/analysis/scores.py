@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from resharpen.errors import unknown
-from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.state import SELECTIONS
 from resharpen.tasks import Task
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     import polars as pl
 
 
-def task_of(run: Results) -> Task:
+def task_of(run: RunOrReference) -> Task:
     """A task of the run; all are of one kind."""
     return run.experiment.settings[0].task
 
 
-def worst_values(run: Results) -> dict[str, float]:
+def worst_values(run: RunOrReference) -> dict[str, float]:
     """Metric -> what a model has that has no value, as the task says."""
     return {name: metric.worst for name, metric in task_of(run).metrics.items()}
 
 
-def not_recorded(run: Results) -> list[str]:
+def not_recorded(run: RunOrReference) -> list[str]:
     """Hyperparameters of which the run has no value: it is older than they are."""
     experiment, models = run.experiment, run.table("models")
     drawn = {name: None for variant in set(models["variant"]) for name in experiment.rows(experiment.variants[variant])}
     return [name for name in drawn if models[name].is_null().all()]
 
 
-def scored_lengths(run: Results, selection: str = "best", lengths: pl.DataFrame | None = None) -> pl.DataFrame:
+def scored_lengths(run: RunOrReference, selection: str = "best", lengths: pl.DataFrame | None = None) -> pl.DataFrame:
     """The rows of `lengths` that count, with the columns of `models`: the one rule on values that are not there.
 
     - A length at which there is nothing to score has a count of 0 and is left out.
@@ -57,7 +57,7 @@ def scored_lengths(run: Results, selection: str = "best", lengths: pl.DataFrame 
 
 
 def scores(
-    run: Results, selection: str = "best", lengths: pl.DataFrame | None = None, metric: str | None = None
+    run: RunOrReference, selection: str = "best", lengths: pl.DataFrame | None = None, metric: str | None = None
 ) -> pl.DataFrame:
     """Per model and kind of weights: the mean of the task's metric, or of the given one, over all lengths, `score`, and
     over those longer than trained, `score_new`; null where there are none, and for a model that diverged before its
@@ -83,6 +83,6 @@ def scores(
     )
 
 
-def tidy_results(run: Results) -> pl.DataFrame:
+def tidy_results(run: RunOrReference) -> pl.DataFrame:
     """Every measured value of a run, one per row, with everything that is known about its model."""
     return run.table("lengths").join(run.table("models"), on="model", maintain_order="left")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import Console
 
-    from resharpen.experiments.keeping.results import Results
+    from resharpen.experiments.keeping.opening import RunOrReference
     from resharpen.experiments.keeping.store import Run
     from resharpen.experiments.specs.spec import Shard
 
@@ -28,11 +28,11 @@ def load(directory: Path, trust_code: bool) -> Run:
     return load(directory, trust_code)
 
 
-def look(directory: Path, trust_code: bool) -> Results:
+def look(directory: Path, trust_code: bool) -> RunOrReference:
     """A run or a reference, to look at."""
-    from resharpen.experiments.keeping.results import open_results
+    from resharpen.experiments.keeping.opening import open_run_or_reference
 
-    return open_results(directory, trust_code)
+    return open_run_or_reference(directory, trust_code)
 
 
 def check_ending(path: Path, ending: str) -> None:
@@ -41,7 +41,7 @@ def check_ending(path: Path, ending: str) -> None:
         raise UserError(f"{path}: the name has to end in {ending}")
 
 
-def beside(run: Results) -> Path:
+def beside(run: RunOrReference) -> Path:
     """Where pictures go: into the run; a reference may be part of an installed package."""
     from resharpen.experiments.keeping.reference import Reference
 
@@ -49,7 +49,7 @@ def beside(run: Results) -> Path:
 
 
 def save_figures(
-    run: Results, out: Path, console: Console, selection: str = "best", attention: str | None = None
+    run: RunOrReference, out: Path, console: Console, selection: str = "best", attention: str | None = None
 ) -> None:
     from rich.progress import track
 
@@ -64,7 +64,7 @@ def save_figures(
         save(figure, out, f"{name}{suffix}", console)
 
 
-def show_comparison(run: Results, out: Path, console: Console, *what: Any) -> None:
+def show_comparison(run: RunOrReference, out: Path, console: Console, *what: Any) -> None:
     """Print and draw a comparison; `what` is what `analysis.compare.compare` takes after the run."""
     from resharpen.analysis.compare import compare
     from resharpen.views.compare_figure import draw_comparison
@@ -75,7 +75,7 @@ def show_comparison(run: Results, out: Path, console: Console, *what: Any) -> No
     save(draw_comparison(found), out, "comparison", console)
 
 
-def study(runs: Sequence[Results], out: Path, name: str, console: Console) -> None:
+def study(runs: Sequence[RunOrReference], out: Path, name: str, console: Console) -> None:
     """The claims of our own that the runs of a study speak to, and one figure over all of them."""
     from resharpen.analysis.claims import claims
     from resharpen.analysis.claims.remedies import NUMBERS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from resharpen.analysis.scores import scored_lengths
-from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.specs.spec import Setting
 from resharpen.tasks import Metric
 from resharpen.views.violins import COLORS, finish_panel, legend, so_far, split_violin
@@ -31,7 +31,7 @@ MARK_STYLES = (
 
 
 def draw_by_length(
-    run: Results,
+    run: RunOrReference,
     settings: Sequence[Setting],
     metric: str,
     title: str,

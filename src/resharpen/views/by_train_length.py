@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from resharpen.analysis.scores import scores
-from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.tasks import Metric
 from resharpen.views.violins import COLORS, finish_panel, legend, so_far, split_violin
 
@@ -18,7 +18,7 @@ MOST_COLUMNS = 4
 
 
 def draw_by_train_length(
-    run: Results, caption: str, selection: str = "best", lengths: pl.DataFrame | None = None
+    run: RunOrReference, caption: str, selection: str = "best", lengths: pl.DataFrame | None = None
 ) -> Figure:
     """One panel per variant and task; in it a split violin for each training length."""
     from matplotlib.figure import Figure

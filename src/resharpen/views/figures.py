@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Optional
 
 from resharpen.analysis.scores import task_of
 from resharpen.errors import unknown
-from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.state import SELECTIONS
 from resharpen.views.by_length import draw_by_length
 from resharpen.views.by_train_length import draw_by_train_length
@@ -32,7 +32,7 @@ class Figures(dict[str, "Figure"]):
         return "".join(f"<img src='data:image/png;base64,{_png(figure)}' width='100%'>" for figure in self.values())
 
 
-def draw_figures(run: Results, selection: str = "best", read_with: str = "", lengths: Lengths = None) -> Figures:
+def draw_figures(run: RunOrReference, selection: str = "best", read_with: str = "", lengths: Lengths = None) -> Figures:
     """`figure` is the task's own; what else there is belongs to it. `lengths` are rows to draw in place of the run's
     own, of models that were read with another attention."""
     if selection not in SELECTIONS:
@@ -53,7 +53,7 @@ def draw_figures(run: Results, selection: str = "best", read_with: str = "", len
     return figures
 
 
-def _reported(run: Results, lengths: pl.DataFrame | None) -> set[str]:
+def _reported(run: RunOrReference, lengths: pl.DataFrame | None) -> set[str]:
     """The metrics of which there is anything to show."""
     rows = run.table("lengths") if lengths is None else lengths
     return set(rows.filter(rows["count"] > 0)["metric"].unique())

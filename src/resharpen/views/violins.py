@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.analysis.statistics import quantile
-from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.tasks import Metric
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def finish_panel(axes: Axes, name: str, models: pl.DataFrame, value: str) -> Non
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def so_far(run: Results) -> str:
+def so_far(run: RunOrReference) -> str:
     """What the title of a figure has to say of a run that is not complete."""
     experiment, done = run.experiment, run.table("models").height
     asked = experiment.models * len(experiment.settings) * len(experiment.variants)

@@ -13,8 +13,8 @@ from polars.testing import assert_frame_equal
 import resharpen as rs
 from resharpen.analysis.verify import verify
 from resharpen.cli import main
+from resharpen.experiments.keeping.opening import open_run_or_reference
 from resharpen.experiments.keeping.reference import references, write_reference
-from resharpen.experiments.keeping.results import open_results
 from resharpen.experiments.specs.variant import Variant
 
 
@@ -69,7 +69,7 @@ def test_what_a_reference_has_not_is_one_line(tiny, tmp_path, capsys, command, s
 
 @pytest.mark.parametrize("name", references())
 def test_what_the_package_keeps_goes_by_its_name(name):
-    kept = open_results(name)
+    kept = open_run_or_reference(name)
     assert kept.table("models")["model"].is_unique().all()
     assert set(kept.table("lengths")["model"]) == set(kept.table("models")["model"])
 

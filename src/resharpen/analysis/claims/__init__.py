@@ -9,7 +9,7 @@ from resharpen.analysis.claims.remedies import remedies_claims
 from resharpen.analysis.claims.set_complement import set_complement_claims
 from resharpen.analysis.samples import correlation_within_groups, paired_only
 from resharpen.analysis.scores import scores, task_of, worst_values
-from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.specs import shelf
 from resharpen.experiments.specs.spec import usual_model
 from resharpen.models import RETRIEVER_PLACEMENTS
@@ -33,7 +33,7 @@ TESTED_BY = {
 """Runs of the shelf that together have all that a claim speaks of."""
 
 
-def why_no_claims(run: Results) -> str:
+def why_no_claims(run: RunOrReference) -> str:
     """Why the paper says nothing about such a run; empty if it does."""
     if task_of(run).kind not in _BY_TASK:
         return "there are no claims about this kind of task"
@@ -41,14 +41,14 @@ def why_no_claims(run: Results) -> str:
     return f"claims are about the paper's models, and those of {other[0]} are others" if other else ""
 
 
-def of_the_paper(run: Results) -> bool:
+def of_the_paper(run: RunOrReference) -> bool:
     """Whether claims are all that a run is about: the paper's tasks, placements alone, and no baseline named."""
     experiment = run.experiment
     placements = {*PLACEMENTS, *RETRIEVER_PLACEMENTS}
     return not why_no_claims(run) and experiment.baseline is None and set(experiment.variants) <= placements
 
 
-def claims(run: Results) -> list[Claim]:
+def claims(run: RunOrReference) -> list[Claim]:
     """The claims that a run can speak to: none for a task or models that the paper does not have, and none as long as
     there is no draw that all variants of a setting have."""
     if why_no_claims(run) or paired_only(scores(run)).is_empty():

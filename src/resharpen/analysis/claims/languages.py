@@ -14,7 +14,7 @@ from resharpen.analysis.claims.finding import Claim, Finding, make_claim, paired
 from resharpen.analysis.samples import BEST, MEDIAN, Cells, by_draw, paired_differences, paired_only
 from resharpen.analysis.scores import scored_lengths, worst_values
 from resharpen.analysis.statistics import Interval, Sample, quantile_interval, sum_interval
-from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.parts import PAPER_PLACEMENTS
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Measured:
         return by_draw(mean, ["setting", "variant"], "value", self.worst[metric], self.worth)
 
 
-def dyck_claims(run: Results, worth: float = 1.0) -> list[Claim]:
+def dyck_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
     """Claim 5 if the run has Dyck(8,10), claim 6 if it has any other."""
     import polars as pl
 
@@ -65,7 +65,7 @@ def dyck_claims(run: Results, worth: float = 1.0) -> list[Claim]:
     return [test(part) for test, part in tests if not part.rows.is_empty()]
 
 
-def tomita_claims(run: Results, worth: float = 1.0) -> list[Claim]:
+def tomita_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
     import polars as pl
 
     at_length = Measured(paired_only(scored_lengths(run)), worth, worst_values(run)).at_length()

@@ -7,12 +7,12 @@ from itertools import product
 from resharpen.analysis.claims.finding import Claim, make_claim, paired_findings
 from resharpen.analysis.samples import by_draw, paired_only
 from resharpen.analysis.scores import scored_lengths, worst_values
-from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.keeping.opening import RunOrReference
 
 BETTER, WORSE = ("post", "peri"), ("none", "pre")
 
 
-def max_retrieval_claims(run: Results, worth: float = 1.0) -> list[Claim]:
+def max_retrieval_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
     """Pair by pair: the accuracy on new lengths is higher with a norm after attention, and by more in the longer half
     of the lengths than in the shorter one. Of the lengths that are as long as in training or longer, that is, without
     the one in the middle: few sets stand behind the longest, so that alone it would say little."""

@@ -22,7 +22,7 @@ from resharpen.analysis.claims.finding import Claim, Finding, make_claim
 from resharpen.analysis.samples import BEST, Cells, by_draw, paired_only
 from resharpen.analysis.scores import scores, task_of
 from resharpen.analysis.statistics import quantile_interval, sum_interval
-from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.tasks import MaxRetrieval, SetComplement
 
 CURED = 0.05
@@ -33,7 +33,7 @@ SHARPER = ("log-n", "ssmax")
 NUMBERS = (8, 9)
 
 
-def remedies_claims(run: Results, worth: float = 1.0) -> list[Claim]:
+def remedies_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
     """Claim 8 or 9 for a run with sharper attention; none for others."""
     if task_of(run).kind == SetComplement.kind:
         cells = _distances(run, worth, shortest=3)
@@ -52,7 +52,7 @@ def remedies_claims(run: Results, worth: float = 1.0) -> list[Claim]:
     return [make_claim(number, f"Ours: {text}", findings)] if findings else []
 
 
-def _distances(run: Results, worth: float, shortest: int = 0) -> Cells:
+def _distances(run: RunOrReference, worth: float, shortest: int = 0) -> Cells:
     """(setting, variant) -> distances from perfect on new lengths, of those trained on at least so many tokens."""
     import polars as pl
 

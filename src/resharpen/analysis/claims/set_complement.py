@@ -10,7 +10,7 @@ from resharpen.analysis.claims.finding import Claim, Finding, make_claim
 from resharpen.analysis.samples import BEST, MEDIAN, Cells, by_draw, paired_only
 from resharpen.analysis.scores import scores, worst_values
 from resharpen.analysis.statistics import most_below, quantile_interval, sum_interval
-from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.parts import PAPER_PLACEMENTS
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ AFTER_ATTENTION = ("post", "peri", "peri-init")
 KEYS = ("variant", "train_length", "weights")
 
 
-def set_complement_claims(run: Results, worth: float = 1.0) -> list[Claim]:
+def set_complement_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
     """The claims for each vocabulary of a run."""
     worst = worst_values(run)["tvd"]
     return [

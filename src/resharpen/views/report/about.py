@@ -8,8 +8,8 @@ from typing import Any
 
 from resharpen.analysis.scores import not_recorded
 from resharpen.errors import UserError
+from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.keeping.reference import Reference
-from resharpen.experiments.keeping.results import Results
 from resharpen.experiments.specs.shelf import SCALES, SHELF, take
 from resharpen.experiments.specs.spec import Experiment, roles
 from resharpen.experiments.specs.toml import differences, to_data
@@ -18,7 +18,7 @@ from resharpen.views.progress import duration
 NOT_RECORDED = "not recorded"
 
 
-def about(run: Results) -> dict[str, Any]:
+def about(run: RunOrReference) -> dict[str, Any]:
     experiment = run.experiment
     checkpoints = len(experiment.checkpoint_steps())
     shards = len(run.shards())
@@ -81,7 +81,7 @@ def on_the_shelf(experiment: Experiment) -> tuple[str | None, str | None]:
     return None, None
 
 
-def command(run: Results) -> str:
+def command(run: RunOrReference) -> str:
     """From nothing, where a figure of the shelf makes this run; else what continues it."""
     experiment, (figure, scale) = run.experiment, on_the_shelf(run.experiment)
     if figure is None or scale is None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.analysis.scores import scored_lengths, scores, task_of
-from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.keeping.store import Run
 from resharpen.state import WEIGHTS
 from resharpen.views.violins import POINTS, half_violin
@@ -32,7 +32,7 @@ FINEST = 255
 class Gathered:
     """The tables of a run, with the place of every model."""
 
-    run: Results
+    run: RunOrReference
 
     @cached_property
     def models(self) -> pl.DataFrame:

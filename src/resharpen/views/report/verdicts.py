@@ -10,10 +10,10 @@ from resharpen.analysis.claims import Claim, claims
 from resharpen.analysis.compare import EVERY, compare
 from resharpen.analysis.verdict import Gain
 from resharpen.errors import UserError
-from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.keeping.opening import RunOrReference
 
 
-def claims_data(run: Results) -> dict[str, Any]:
+def claims_data(run: RunOrReference) -> dict[str, Any]:
     found = claims(run)
     if not found:
         return {"claims": [], "alike": None}
@@ -41,7 +41,7 @@ def _claim(claim: Claim) -> dict[str, Any]:
     }
 
 
-def comparison_data(run: Results) -> dict[str, Any] | None:
+def comparison_data(run: RunOrReference) -> dict[str, Any] | None:
     """All variants against the baseline; None where there is nothing to pair."""
     try:
         found = compare(run)

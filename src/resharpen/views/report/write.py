@@ -16,7 +16,7 @@ from resharpen.analysis.scores import task_of
 from resharpen.analysis.theory import Check
 from resharpen.experiments.keeping.files import write_text
 from resharpen.experiments.keeping.machine import versions
-from resharpen.experiments.keeping.results import Results
+from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.views.report.about import about
 from resharpen.views.report.gather import Gathered
 from resharpen.views.report.inside import inside
@@ -26,12 +26,12 @@ from resharpen.views.report.verdicts import claims_data, comparison_data
 SCRIPTS = ("data.js", "state.js", "violins.js", "parallel.js", "model.js", "verdicts.js", "compare.js", "page.js")
 
 
-def write_report(runs: Sequence[Results], path: Path, theory: Sequence[Check] = ()) -> None:
+def write_report(runs: Sequence[RunOrReference], path: Path, theory: Sequence[Check] = ()) -> None:
     """One HTML file of all runs, and of the theory where it was checked; UserError where a run has nothing to show."""
     write_text(path, report(runs, theory))
 
 
-def report(runs: Sequence[Results], theory: Sequence[Check] = ()) -> str:
+def report(runs: Sequence[RunOrReference], theory: Sequence[Check] = ()) -> str:
     """The page."""
     name = runs[0].experiment.name if len(runs) == 1 else f"{len(runs)} runs"
     script = "\n".join(_page(file) for file in SCRIPTS)
@@ -48,7 +48,7 @@ def report(runs: Sequence[Results], theory: Sequence[Check] = ()) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda slot: filled[slot[1]], _page("report.html"))
 
 
-def run_data(run: Results) -> tuple[dict[str, Any], dict[str, Any]]:
+def run_data(run: RunOrReference) -> tuple[dict[str, Any], dict[str, Any]]:
     """(facts, arrays) of one run."""
     gathered = Gathered(run)
     arrays = gathered.arrays()

@@ -8,11 +8,11 @@ from resharpen.experiments.keeping.reference import Reference, find_reference, r
 from resharpen.experiments.keeping.store import REFERENCE, Run
 from resharpen.paths import absolute
 
-Results = Run | Reference
+RunOrReference = Run | Reference
 """Both have an `experiment`, the tables `models` and `lengths`, and a `command` that trains more."""
 
 
-def open_results(directory: str | Path, trust_code: bool = False) -> Results:
+def open_run_or_reference(directory: str | Path, trust_code: bool = False) -> RunOrReference:
     """Of a run directory, of the directory of a reference, or of a reference that the package has, by its name."""
     directory = Path(directory)
     if not absolute(directory).exists() and str(directory) in references():
