@@ -19,7 +19,7 @@ Scale = Annotated[
     arg(metavar="{smoke,laptop,overnight,paper}", help_behavior_hint=""),
 ]
 Name = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
-Launcher = Annotated[Literal["local", "ray"], arg(metavar="{local,ray}")]
+LauncherName = Annotated[Literal["local", "ray"], arg(metavar="{local,ray}")]
 Address = Annotated[str | None, arg(metavar="HOST:PORT", help_behavior_hint="")]
 Job = Annotated[str | None, arg(metavar="I/N", help_behavior_hint="")]
 EngineName = Annotated[

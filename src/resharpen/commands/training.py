@@ -17,7 +17,7 @@ from resharpen.commands.options import (
     Directory,
     EngineName,
     Job,
-    Launcher,
+    LauncherName,
     Name,
     Number,
     Scale,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from resharpen.experiments.keeping.store import Run
-    from resharpen.experiments.running.launchers import Launcher as TrainShards
+    from resharpen.experiments.running.launchers import Launcher
     from resharpen.experiments.specs.spec import Experiment
 
 
@@ -107,7 +107,7 @@ class RunFigure(Training):
 
     workers: Number = None
     """Processes. Default: one per core."""
-    launcher: Launcher = "local"
+    launcher: LauncherName = "local"
     """Where shards are trained: in processes of this machine, or as Ray tasks (pip install 'resharpen[ray]')."""
     address: Address = None
     """The Ray cluster to use, HOST:PORT or auto. Default: one of this machine alone, for this run."""
@@ -132,7 +132,7 @@ class RunFigure(Training):
         if finished := [run for run in runs if run]:
             study(finished, out, f"{self.target}-{self.scale or 'laptop'}", console)
 
-    def _launcher(self) -> TrainShards:
+    def _launcher(self) -> Launcher:
         from resharpen.experiments.running.launchers import launch
         from resharpen.experiments.running.ray_launcher import Ray
 

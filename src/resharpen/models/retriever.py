@@ -4,7 +4,7 @@
     e_i = q . K h_i        z = sum_i softmax(e)_i V h_i                     logits = phi(z)
                            phi = Linear(d, d) GELU Linear(d, C)
 
-psi and phi have biases, K and V none, and e is not scaled by 1/sqrt(d). Of the positions of a norm two exist:
+psi and phi have biases, K and V none, and e is not scaled by 1/sqrt(d). Of the sites of a norm two exist:
 `block_in` normalizes h_i, for K and V alike, and `block_out` normalizes z.
 
 Shapes: M models, N sequences, L positions, D width, C classes. A matrix is [in, out] and acts as x W.

@@ -111,8 +111,8 @@ def attention(
     **parameters: Parameter,
 ) -> Callable[..., Attention]:
     """Declare an attention: from logits to weights. A learned parameter may have the sizes "heads", "d", "d_head" and
-    "d_heads", all heads side by side; it is [M, 1, *shape, 1, ...] with as many axes as the logits, so one number a
-    head broadcasts. With `softmax` the function is `masked_softmax(e, mask)`, and torch's own attention is used."""
+    "d_heads", all heads side by side; it is [M, 1, *shape, 1, ...] with as many axes as the logits, so one number
+    per head broadcasts. With `softmax` the function is `masked_softmax(e, mask)`, and torch's own attention is used."""
     return lambda function: Attention(
         _name(function), function, parameters, hyperparameters or {}, trains, orders, output, scale, softmax
     )

@@ -1,4 +1,4 @@
-"""Where the norms stand: seven yes/no positions, named.
+"""Where the norms stand: seven sites, each with a norm or without.
 
     x = embedding                           embedding_out normalizes x
     for every block f:  h = x               block_in normalizes h

@@ -51,10 +51,10 @@ def of_the_paper(run: RunOrReference) -> bool:
 def claims(run: RunOrReference) -> list[Claim]:
     """The claims that a run can speak to: none for a task or models that the paper does not have, and none as long as
     there is no draw that all variants of a setting have."""
-    if why_no_claims(run) or paired_only(scores(run)).is_empty():
+    if why_no_claims(run) or paired_only(found := scores(run)).is_empty():
         return []
     test, metric = _BY_TASK[task_of(run).kind], task_of(run).metric
-    correlation = correlation_within_groups(scores(run), worst_values(run)[metric])
+    correlation = correlation_within_groups(found, worst_values(run)[metric])
     worth = correlation.worth(GROUP)
     have = set(run.table("models").select("setting", "variant").unique().iter_rows())
     given = run.experiment.hyperparameters

@@ -31,7 +31,7 @@ from resharpen.experiments.keeping.header import read_header, write_header
 from resharpen.experiments.keeping.reading import Reader
 from resharpen.experiments.keeping.store import REFERENCE, Run
 from resharpen.experiments.specs.schema import SCORES
-from resharpen.experiments.specs.spec import Experiment, Shard, find_shard
+from resharpen.experiments.specs.spec import Experiment, Shard, shard_named
 from resharpen.experiments.specs.toml import differences, from_stored, search_data, to_data
 from resharpen.paths import absolute
 
@@ -97,7 +97,7 @@ class Reference:
         """What it has, by the names in its header."""
         names = [name for made in self.header["made"] for name in made["built"]]
         try:
-            shards = [find_shard(self.experiment, name) for name in names]
+            shards = [shard_named(self.experiment, name) for name in names]
             models = [model for shard in shards for model in shard.model_ids]
             if not models or len(set(models)) < len(models):
                 raise ValueError("it keeps a model twice" if models else "it keeps no shard")

@@ -128,11 +128,10 @@ def describe(experiment: Experiment, workers: int | None = None) -> str:
 def time_figures() -> tuple[dict[tuple[str, str], float], str]:
     """Seconds that each figure of the shelf takes at each scale on this machine, and the engine that would train it."""
     engine = str(next(iter(with_engine(take("fig1", "paper")).variants.values())).engine)
-    seconds = {}
+    asked, seconds = "torch" if engine == "torch" else "auto", {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what runs on torch, and why, is said by `run`
         for name in SHELF:
-            asked = "torch" if engine == "torch" else "auto"
             experiments = {scale: with_engine(take(name, scale).with_changes(engine=asked)) for scale in SCALES}
             pace = calibrate(experiments["laptop"])
             seconds |= {(name, scale): estimate(experiment, pace).seconds for scale, experiment in experiments.items()}

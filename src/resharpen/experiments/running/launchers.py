@@ -98,7 +98,7 @@ def _train(run: Run, shard: Shard, on_progress: OnProgress, asked: Ask) -> bool:
 
 
 def _in_processes(run: Run, shards: Sequence[Shard], workers: int, on_progress: OnProgress, asked: Ask) -> None:
-    """A worker a process, with a line of its own to the driver: a worker that is killed holds nothing of the others."""
+    """One process per worker, each with its own line to the driver: one that is killed holds nothing of the others."""
     # spawn, never fork: a forked child inherits locks and threads in whatever state they are in
     context = multiprocessing.get_context("spawn")
     lines: Lines = {}

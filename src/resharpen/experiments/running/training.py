@@ -284,9 +284,10 @@ class Trainer:
 
     def _check(self, tables: Mapping[str, pl.DataFrame]) -> None:
         """UserError for what nobody would read: it would be thrown away and trained again for ever."""
+        reader = Reader(self._experiment)
         for name, table in tables.items():
             try:
-                Reader(self._experiment).check(name, table, [self._shard])
+                reader.check(name, table, [self._shard])
             except ValueError as error:
                 what = f"{self._shard.name}: its table '{name}' makes no sense and is not written"
                 raise UserError(f"{what}: {error}") from error

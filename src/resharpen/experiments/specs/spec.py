@@ -148,7 +148,7 @@ def models_of(shard: str) -> list[str]:
     return [f"{cell}/{i}" for i in range(first, last + 1)]
 
 
-def find_shard(experiment: Experiment, name: str) -> Shard:
+def shard_named(experiment: Experiment, name: str) -> Shard:
     """The shard of that name, whatever the sizes of others; ValueError for one that the experiment cannot have."""
     for setting in experiment.settings:
         for variant in experiment.variants:

@@ -1,4 +1,4 @@
-// The retriever, once a sequence: from the pooled items to the logits, and back; retriever.h has the formulas.
+// The retriever, once per sequence: from the pooled items to the logits, and back; retriever.h has the formulas.
 #pragma once
 
 #include "retriever_items.h"

@@ -4,8 +4,8 @@
 // forward, backward and AdamW. Sequences are worked on a few at a time, forward and backward, so that what lies between
 // stays in the second-level cache; within that, rows in chunks. A prefix that several sequences begin with is computed
 // once, and its backward, too. All products are `gemm`, with weights (and transposed weights, for the backward) packed
-// into panels once a step. Up to the first layer's q, k, v, before positions turn them, a row depends on its token
-// alone: that is computed once a token, and so is its backward, on sums by token.
+// into panels once per step. Up to the first layer's q, k, v, before positions turn them, a row depends on its token
+// alone: that is computed once per token, and so is its backward, on sums by token.
 #pragma once
 
 #include "transformer_backward.h"

@@ -16,7 +16,8 @@
 //
 //     B_t = x_t diag(g_f) U          D_j = VO_j diag(g_out) diag(g_f) U
 //
-// computed once a step, the logits are r_f (B_t + r_o / Z sum_{j in S} e_tj D_j): sums of table rows. A token's row is
+// computed once per step, the logits are r_f (B_t + r_o / Z sum_{j in S} e_tj D_j): sums of table rows. A token's row
+// is
 //
 //     value_j = [ D_j | 1 | VO_j ]                                     V + 1 + D columns
 //
@@ -36,7 +37,7 @@
 //     |z|^2 = |x_t|^2 + 2 r_o x_t . g_out o + r_o^2 |g_out o|^2        x_t . g_out o = sum_{j in S} e_tj x_t . g_out
 //     VO_j / Z
 //
-// with the products of vectors computed once a step, those times e_tj e_tk once a token t, and so their gradients.
+// with the products of vectors computed once per step, those times e_tj e_tk once per token t, and so their gradients.
 // Where |o| is far below |VO_j| the sum over pairs is a difference of near equals. So small D keep the vectors, where
 // that is frequent, and so do scores, where it would show in large sets; and placements with two norms after the
 // residual.

@@ -15,7 +15,7 @@ struct Norms {
     static constexpr int kColumns = V + 1 + (kVectors ? D : kForms && kNorm);             // of a row
 };
 
-// Whether forms pay, which they do only if there are states enough for the tables that are made once a step, and
+// Whether forms pay, which they do only if there are states enough for the tables that are made once per step, and
 // squares are large beside what rounds off of their terms; measured.
 constexpr bool kFormsPay = V >= 10 && D >= 8;
 inline bool forms_pay(int length, Placement placement) {
@@ -46,7 +46,8 @@ struct Forms {
     Forms() { clear(d_pair); }
 };
 
-// ---- once a step ---------------------------------------------------------------------------------------------------
+// ---- once per step
+// ---------------------------------------------------------------------------------------------------
 
 // row_j . row_k, as often as it is in a square: twice for two tokens, once for one.
 inline void gram_forward(ConstMatrix from, f32x16 (&gram)[V][V]) {

@@ -1,4 +1,4 @@
-// The minimal transformer: what depends on one token alone, computed once a step; minimal.h has the formulas.
+// The minimal transformer: what depends on one token alone, computed once per step; minimal.h has the formulas.
 #pragma once
 
 #include "matrix.h"
@@ -27,7 +27,7 @@ struct Setup {
 constexpr int kZ = V, kO = V + 1, kColumns = V + 1 + D;
 constexpr int kStride = kColumns | 1;  // odd, so that rows do not compete for the same lines of the cache
 
-// What is computed of tokens and pairs of tokens, once a step.
+// What is computed of tokens and pairs of tokens, once per step.
 struct Tokens {
     f32x16 ones[D];
     f32x16 x[V][D], r_embedding[V], h[V][D], r_in[V], q[V][K], k[V][K], v[V][DV], vo[V][D], vo_gained[V][D];

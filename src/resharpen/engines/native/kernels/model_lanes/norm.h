@@ -1,4 +1,4 @@
-// RMSNorm with one epsilon and one gain vector a model, and its backward.
+// RMSNorm with one epsilon and one gain vector per model, and its backward.
 #pragma once
 
 #include "../vector.h"
