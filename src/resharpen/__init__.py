@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from resharpen.analysis.inspection import inspect as inspect
     from resharpen.analysis.scores import scores as scores
     from resharpen.analysis.scores import tidy_results as tidy_results
-    from resharpen.analysis.theory import hard_coded_model as hard_coded_model
+    from resharpen.analysis.theory.examples import hard_coded_model as hard_coded_model
     from resharpen.errors import UserError as UserError
     from resharpen.experiments.keeping.reference import find_reference as reference  # noqa: F401
     from resharpen.experiments.keeping.store import Run as Run

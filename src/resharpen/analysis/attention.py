@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import entr
 
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.stored import StoredModel
@@ -32,8 +33,7 @@ def attention_of(model: StoredModel, tokens: Sequence[int]) -> NDArray[np.float6
 
 def entropy_by_length(weights_AxHxLxL: NDArray[np.float64]) -> NDArray[np.float64]:
     """Entropy in nats of what each position attends to, [A, H, L]; log of the length if it attends to all alike."""
-    logs = np.log(weights_AxHxLxL, out=np.zeros_like(weights_AxHxLxL), where=weights_AxHxLxL > 0)
-    return -(weights_AxHxLxL * logs).sum(-1)
+    return entr(weights_AxHxLxL).sum(-1)
 
 
 def read_prefix(setting: Setting, text: str | None) -> list[int]:

@@ -55,7 +55,7 @@ class Theory:
     """Check for every number of tokens from 4 to this one, at most 9."""
 
     def __call__(self, console: Console) -> None:
-        from resharpen.analysis.theory import check_all
+        from resharpen.analysis.theory.checks import check_all
         from resharpen.views.theory import print_checks
 
         checks = check_all(self.v)

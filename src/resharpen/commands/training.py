@@ -211,7 +211,7 @@ class Reproduce:
     """Processes. Default: one per core."""
 
     def __call__(self, console: Console) -> None:
-        from resharpen.analysis.theory import check_all
+        from resharpen.analysis.theory.checks import check_all
         from resharpen.experiments.keeping.store import quoted
         from resharpen.experiments.specs.shelf import STUDIES
         from resharpen.views.report.write import write_report

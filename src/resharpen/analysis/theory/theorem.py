@@ -13,8 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from resharpen.analysis.theory.normal_form import compose
-from resharpen.analysis.theory.precision import states
+from resharpen.analysis.theory.normal_form import compose, states
 from resharpen.analysis.theory.rational import (
     Fractions,
     Integers,
