@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 
 
 def _public() -> dict[str, tuple[str, str]]:
-    """Public name -> its module and its name there: from the imports above, which are for type checkers. They are done
-    when asked for, so that `resharpen --help` need not wait for torch, polars and matplotlib."""
+    """Public name -> (module, name there), from the imports above, which only type checkers execute. A module is
+    imported when its name is first used, so that `resharpen --help` does not wait for torch, polars and matplotlib."""
     tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     ours = [(str(node.module), node.names) for node in imports if str(node.module).startswith("resharpen.")]
