@@ -89,10 +89,7 @@ def study(runs: Sequence[RunOrReference], out: Path, name: str, console: Console
 
 
 def save(figure: Figure, out: Path, name: str, console: Console) -> None:
-    try:
-        absolute(out).mkdir(parents=True, exist_ok=True)
-        for suffix in ("png", "svg"):
-            figure.savefig(absolute(out / f"{name}.{suffix}"))
-    except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror}") from error
+    absolute(out).mkdir(parents=True, exist_ok=True)
+    for suffix in ("png", "svg"):
+        figure.savefig(absolute(out / f"{name}.{suffix}"))
     console.print(f"Figure: {out / f'{name}.png'} (and .svg)", soft_wrap=True)

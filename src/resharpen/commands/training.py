@@ -11,19 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from resharpen.commands.options import (
-    Address,
-    DeviceName,
-    Directory,
-    EngineName,
-    Job,
-    LauncherName,
-    Name,
-    Number,
-    Scale,
-    Text,
-    TrustCode,
-)
+from resharpen.commands import options
 from resharpen.commands.results import save_figures, show_comparison, study
 from resharpen.errors import Failed, UserError, unknown
 from resharpen.paths import absolute
@@ -42,26 +30,26 @@ class Training:
 
     target: Annotated[Positional[str], arg(metavar="TARGET", help_behavior_hint="")]
     """A figure of `resharpen list`, a TOML file, or a run directory."""
-    scale: Scale = None
+    scale: options.Scale = None
     """Models and steps for a minute, minutes, a night, or the full protocol; see `list`. Default: laptop."""
-    out: Directory = None
+    out: options.Directory = None
     """The run directory. Default: runs/NAME."""
-    models: Number = None
+    models: options.Number = None
     """Models per setting and variant. More than before extends a run."""
-    steps: Number = None
+    steps: options.Number = None
     """Training steps of each model."""
-    variants: Text = None
+    variants: options.Text = None
     """Variants to compare: sums of parts, separated by commas. Your own code is FILE.py:NAME, relative to the working
     directory (in a TOML file: relative to that file)."""
-    seed: Number = None
+    seed: options.Number = None
     """Seed of all random streams."""
-    engine: EngineName = None
+    engine: options.EngineName = None
     """auto: native where supported, otherwise torch."""
-    device: DeviceName = None
+    device: options.DeviceName = None
     """Device of the torch engine. Default: cpu."""
-    march: Name = None
+    march: options.Name = None
     """Instruction set of the native engine: native, or for example x86-64-v3 for a run that moves between machines."""
-    trust_code: TrustCode = False
+    trust_code: options.TrustCode = False
 
     def _experiment(self) -> tuple[Experiment, Path]:
         from resharpen.experiments.running.runner import load
@@ -81,8 +69,8 @@ class Training:
         else:
             experiment = take(self.target, self.scale or "laptop")
         variants = None if self.variants is None else [name.strip() for name in self.variants.split(",")]
-        options = {name: getattr(self, name) for name, role in roles(experiment).items() if role.option}
-        changed = experiment.with_changes(variants, **options)
+        given = {name: getattr(self, name) for name, role in roles(experiment).items() if role.option}
+        changed = experiment.with_changes(variants, **given)
         return changed, self.out or (path if is_run else Path("runs") / experiment.name)
 
 
@@ -100,13 +88,13 @@ class RunFigure(Training):
         resharpen run fig1 --launcher ray --address auto
     """
 
-    workers: Number = None
+    workers: options.Number = None
     """Processes. Default: one per core."""
-    launcher: LauncherName = "local"
+    launcher: options.LauncherName = "local"
     """Where shards are trained: in processes of this machine, or as Ray tasks (pip install 'resharpen[ray]')."""
-    address: Address = None
+    address: options.Address = None
     """The Ray cluster to use, HOST:PORT or auto. Default: one of this machine alone, for this run."""
-    job: Job = None
+    job: options.Job = None
     """Train only job I of N jobs that share the run: for job arrays, and machines that share a directory."""
     discard: bool = False
     """Discard finished shards that were trained with a different spec, and train them again."""
@@ -191,13 +179,13 @@ class Reproduce:
         resharpen reproduce --only fig1,fig2,theory --out runs/mine
     """
 
-    scale: Scale = None
+    scale: options.Scale = None
     """Models and steps; see `list`. Default: laptop."""
-    only: Text = None
+    only: options.Text = None
     """Make only these: names of figures, remedies, theory."""
-    out: Directory = None
+    out: options.Directory = None
     """The directory of the runs and the report. Default: runs/reproduce-SCALE."""
-    workers: Number = None
+    workers: options.Number = None
     """Processes. Default: one per core."""
 
     def __call__(self, console: Console) -> None:

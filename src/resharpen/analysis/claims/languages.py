@@ -1,7 +1,7 @@
 """Claims 5 to 7: bounded Dyck and Tomita languages.
 
-A number of a model is its mean TVD over bins, or mean ROC AUC over bins; "at length" only those longer than trained.
-Which lengths count, and what a model without a value has there, is said at `scored_lengths`.
+The score of a model is its mean TVD or mean ROC AUC over bins of lengths; "on new lengths" over those longer than
+trained. `scored_lengths` defines which lengths count, and the value of a model that has none.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import TYPE_CHECKING
 
-from resharpen.analysis.claims.finding import Claim, Finding, make_claim, paired_findings
+from resharpen.analysis.claims.finding import Claim, Finding, best_finding, make_claim, paired_findings
 from resharpen.analysis.samples import BEST, MEDIAN, Cells, by_draw, paired_differences, paired_only
 from resharpen.analysis.scores import scored_lengths, worst_values
 from resharpen.analysis.statistics import Interval, Sample, quantile_interval, sum_interval
@@ -24,24 +24,25 @@ AFTER_BLOCK = ("post", "peri", "peri-init")
 PERI, NOT_PERI = ("peri", "peri-init"), ("pre", "post")
 LONGEST_OF_3 = 460
 SEPARATES = 0.95
-"""The AUC from which a logit separates: of twenty pairs of prefixes nineteen are in order. For the TVD we say that a
-model generalizes below 0.05, the same distance from perfect."""
+"""The AUC from which a logit separates: nineteen of twenty pairs of prefixes are in order. A TVD of 0.05 is as far from
+perfect."""
 SAME = 0.05
-"""The difference in AUC up to which placements are alike: a tenth of the way from a guess to perfect."""
+"""The smallest difference in AUC that matters: a tenth of the way from guessing to perfect."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Every value at the best checkpoints, how many independent draws a draw is worth, what a lost model has."""
-
     rows: pl.DataFrame
+    """Every value at the best checkpoints."""
     worth: float
+    """Effective number of draws per draw."""
     worst: dict[str, float]
+    """Metric -> the value of a model that has none."""
 
     def where(self, *conditions: pl.Expr) -> Measured:
         return replace(self, rows=self.rows.filter(*conditions))
 
-    def at_length(self) -> Measured:
+    def new_lengths(self) -> Measured:
         import polars as pl
 
         return self.where(pl.col("length") > pl.col("train_length"))
@@ -68,9 +69,9 @@ def dyck_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
 def tomita_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
     import polars as pl
 
-    at_length = Measured(paired_only(scored_lengths(run)), worth, worst_values(run)).at_length()
-    three = at_length.where(pl.col("n") == 3, pl.col("length") <= LONGEST_OF_3).means("auc")
-    seven = at_length.where(pl.col("n") == 7).means("auc")
+    new = Measured(paired_only(scored_lengths(run)), worth, worst_values(run)).new_lengths()
+    three = new.where(pl.col("n") == 3, pl.col("length") <= LONGEST_OF_3).means("auc")
+    seven = new.where(pl.col("n") == 7).means("auc")
     what = f"median AUC difference in language 3 on new lengths to {LONGEST_OF_3}"
     findings = paired_findings(three, product(PERI, NOT_PERI), what, ">") + _no_difference(seven)
     text = f"Tomita 3: the peri placements are better up to length {LONGEST_OF_3}; Tomita 7: no difference"
@@ -79,42 +80,42 @@ def tomita_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
 
 def _main_dyck(measured: Measured) -> Claim:
     pairs = [(placement, "pre") for placement in AFTER_BLOCK]
-    findings = paired_findings(measured.at_length().means("tvd"), pairs, "median TVD difference on new lengths", "<")
+    findings = paired_findings(measured.new_lengths().means("tvd"), pairs, "median TVD difference on new lengths", "<")
     text = "Dyck(8,10): a norm after the block is better at length; BEMA helps the best a little"
     return make_claim(5, text, findings + _bema_helps(measured))
 
 
 def _further_dyck(measured: Measured) -> Claim:
-    """Comparisons are means over settings: one finding each, where eight would each be too weak to stand correction.
-
-    What is held against a threshold is one finding a setting: a mean would hide the setting that misses it.
-    """
-    at_length = measured.at_length()
+    """Comparisons are means over settings: eight findings each would be too weak after Holm's correction. Comparisons
+    with a threshold are one finding per setting: a mean would hide a setting that misses it."""
+    new, train, bema = measured.new_lengths(), measured.means("tvd"), measured.means("tvd", "bema")
     pairs = [(placement, "pre") for placement in AFTER_BLOCK] + [(placement, "post") for placement in PERI]
-    order = paired_findings(at_length.means("tvd"), pairs, "median TVD difference on new lengths", "<")
-    separation = [
-        Finding(
-            f"{setting}, peri: best AUC of EOS on new lengths",
-            quantile_interval(sample, 1 - BEST, SEPARATES),
-            ">",
-            SEPARATES,
-        )
-        for (setting, placement), sample in sorted(at_length.means("auc").items(), key=lambda cell: cell[0])
-        if placement == "peri"
+    findings = [
+        *paired_findings(new.means("tvd"), pairs, "median TVD difference on new lengths", "<"),
+        *_contrast(
+            "reduction of the best TVD by BEMA, largest - smallest k",
+            [(1, train), (-1, bema)],
+            _ends(measured.rows, "k", "m"),
+        ),
+        # the best, not the median: the TVD of a model that learned nothing depends on m too
+        *_contrast("best TVD, smallest - largest m", [(-1, train)], _ends(measured.rows, "m", "k")),
+        *(
+            best_finding(f"{setting}, peri: best AUC of EOS on new lengths", sample, ">", SEPARATES, 1 - BEST)
+            for (setting, placement), sample in sorted(new.means("auc").items(), key=lambda cell: cell[0])
+            if placement == "peri"
+        ),
     ]
     text = (
         "Further Dyck: peri is best, pre worst; BEMA helps more with more types; TVD is worse with smaller m; "
         "with peri the EOS logit separates complete from incomplete sequences"
     )
-    return make_claim(6, text, [*order, *_more_types(measured), *_smaller_depth(measured), *separation])
+    return make_claim(6, text, findings)
 
 
 def _bema_helps(measured: Measured) -> list[Finding]:
-    """One finding a placement, over all lengths.
-
-    The paper says it of the figure, not "in most cases" as of Set Complement, and a share of four moves in quarters.
-    All lengths, as there: what BEMA is to mend is the noise of sampled targets, which is no matter of length.
-    """
+    """One finding per placement: the paper claims it for the figure, not "in most cases" as for Set Complement, and a
+    share of four placements moves in quarters. Over all lengths, as there: BEMA averages out the noise of sampled
+    targets, which does not depend on length."""
     bema, train = measured.means("tvd", "bema"), measured.means("tvd")
     findings = []
     for placement in PAPER_PLACEMENTS:
@@ -130,20 +131,9 @@ def _bema_helps(measured: Measured) -> list[Finding]:
     return findings
 
 
-def _more_types(measured: Measured) -> list[Finding]:
-    """What BEMA takes off the best TVD is more at the largest k than at the smallest."""
-    signed = [(1, measured.means("tvd")), (-1, measured.means("tvd", "bema"))]
-    return _contrast("what BEMA takes off the best TVD, largest - smallest k", signed, _ends(measured.rows, "k", "m"))
-
-
-def _smaller_depth(measured: Measured) -> list[Finding]:
-    """The best, not the median: the TVD of a model that learned nothing depends on m too."""
-    return _contrast("best TVD, smallest - largest m", [(-1, measured.means("tvd"))], _ends(measured.rows, "m", "k"))
-
-
 def _contrast(what: str, signed: list[tuple[int, Cells]], ends: list[tuple[str, str]]) -> list[Finding]:
-    """The signed sum of 10% quantiles in the first setting of a pair minus that in the second, mean over pairs and
-    placements of the paper, is above zero."""
+    """The signed sum of 10% quantiles in the first setting of a pair minus that in the second, as a mean over pairs
+    and placements of the paper, is above zero."""
     pairs = [
         (largest, smallest, placement)
         for (largest, smallest), placement in product(ends, PAPER_PLACEMENTS)
@@ -159,8 +149,8 @@ def _contrast(what: str, signed: list[tuple[int, Cells]], ends: list[tuple[str, 
 
 
 def _no_difference(cells: Cells) -> list[Finding]:
-    """Of any two placements of the paper the paired median difference is small, whichever is the better: one finding a
-    pair. The largest of the six would be one finding, but noise alone makes it large, and would refute the claim."""
+    """For any two placements of the paper the paired median difference is small in size: one finding per pair. The
+    largest of the six as the only finding would refute the claim by noise alone."""
     return [
         Finding(f"{setting}, {a} and {b}: |median AUC difference| on new lengths", _size(sample), "<", SAME)
         for a, b in combinations(PAPER_PLACEMENTS, 2)
@@ -169,16 +159,14 @@ def _no_difference(cells: Cells) -> list[Finding]:
 
 
 def _size(sample: Sample) -> Interval:
-    """What the interval of the median says of its absolute value: SAME is ruled out where both SAME and -SAME are."""
-    either = [quantile_interval(sample, MEDIAN, threshold) for threshold in (SAME, -SAME)]
-    low, high = either[0].low, either[0].high
-    return Interval(
-        abs(either[0].estimate), max(low, -high, 0.0), max(high, -low), max(interval.p for interval in either)
-    )
+    """The absolute value of the median: SAME is ruled out where both SAME and -SAME are."""
+    above, below = (quantile_interval(sample, MEDIAN, threshold) for threshold in (SAME, -SAME))
+    low, high = above.low, above.high
+    return Interval(abs(above.estimate), max(low, -high, 0.0), max(high, -low), max(above.p, below.p))
 
 
 def _ends(rows: pl.DataFrame, by: str, same: str) -> list[tuple[str, str]]:
-    """Settings with the largest and with the smallest `by` among those of the same `same`."""
+    """Pairs of settings with the largest and with the smallest `by` among those with equal `same`."""
     pairs = []
     for _, part in rows.select("setting", by, same).unique().group_by(same):
         if part[by].n_unique() > 1:
