@@ -1,7 +1,4 @@
-"""What a trained transformer attends to, position by position.
-
-Shapes: A layers, H heads, L positions.
-"""
+"""Attention maps of a trained transformer. Shapes: A layers, H heads, L tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from resharpen.tasks import Language
 
 
 def attention_of(model: StoredModel, tokens: Sequence[int]) -> NDArray[np.float64]:
-    """Attention weights after every prefix of a sequence, [A, H, L, L]; the row is the position that attends."""
+    """Attention weights after every prefix of a sequence, [A, H, L, L]; the row is the token that attends."""
     import torch
 
     if not isinstance(model.model, Transformer):
@@ -32,12 +29,12 @@ def attention_of(model: StoredModel, tokens: Sequence[int]) -> NDArray[np.float6
 
 
 def entropy_by_length(weights_AxHxLxL: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Entropy in nats of what each position attends to, [A, H, L]; log of the length if it attends to all alike."""
+    """Entropy in nats of each row of attention, [A, H, L]; the log of the length for uniform attention."""
     return entr(weights_AxHxLxL).sum(-1)
 
 
 def read_prefix(setting: Setting, text: str | None) -> list[int]:
-    """Token names or numbers, separated by commas; without any, a sequence of the task longer than in training."""
+    """Tokens from names or numbers separated by commas; for None a sequence of the task, longer than in training."""
     task, names = setting.task, list(setting.task.token_names)
     if text is None:
         if isinstance(task, Language):
