@@ -12,7 +12,7 @@ from worst_states import worst_gap, worst_spread
 
 from resharpen.analysis.theory import checks, examples, theorem
 from resharpen.analysis.theory.normal_form import compose, enumerated_precision, states
-from resharpen.analysis.theory.rational import certified_minimum, fractions, is_descending_ray
+from resharpen.analysis.theory.theorem import certified_minimum, fractions, is_descending_ray
 
 SMALL = range(4, 7)
 

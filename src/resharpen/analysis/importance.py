@@ -59,14 +59,11 @@ def importances(paired: Paired, worth: float = 1.0) -> list[Importance]:
     found = []
     for variant in (paired.baseline, *paired.variants):
         of_variant = models.filter(variant=variant)
-        names = [name for name in paired.hyperparameters[variant] if _is_drawn(of_variant[name])]
+        columns = {name: of_variant[name] for name in paired.hyperparameters[variant]}
+        # neither fixed nor missing from an older table
+        names = [name for name, values in columns.items() if values.n_unique() > 1 and not values.has_nulls()]
         found += _of_variant(variant, of_variant, names, worth)
     return found
-
-
-def _is_drawn(values: pl.Series) -> bool:
-    """Neither fixed nor missing from an older table."""
-    return values.n_unique() > 1 and not values.has_nulls()
 
 
 def _of_variant(variant: str, models: pl.DataFrame, names: list[str], worth: float) -> list[Importance]:

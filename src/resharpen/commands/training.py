@@ -229,16 +229,12 @@ class Reproduce:
         every = [*of_run.values(), "theory"]
         if self.only is None:
             return every
+        parts = {name: [of_run[entry.run or name]] for name, entry in SHELF.items()} | STUDIES | {"theory": ["theory"]}
         asked: set[str] = set()
         for name in (name.strip() for name in self.only.split(",")):
-            if name in STUDIES:
-                asked |= set(STUDIES[name])
-            elif name in SHELF:
-                asked.add(of_run[SHELF[name].run or name])
-            elif name == "theory":
-                asked.add(name)
-            else:
-                raise unknown("figure", name, (*SHELF, *STUDIES, "theory"))
+            if name not in parts:
+                raise unknown("figure", name, parts)
+            asked.update(parts[name])
         if asked == {"theory"}:
             raise UserError("a report needs a run: for the theory alone use `resharpen theory`")
         return [name for name in every if name in asked]

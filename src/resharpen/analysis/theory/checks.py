@@ -12,7 +12,7 @@ import numpy as np
 from resharpen.analysis.circuits import Table, circuit_table
 from resharpen.analysis.theory import examples, merging, theorem
 from resharpen.analysis.theory.normal_form import Matrix, compose, enumerated_precision, fit_normal_form
-from resharpen.analysis.theory.rational import exact_rank, fractions
+from resharpen.analysis.theory.theorem import exact_rank, fractions
 from resharpen.errors import UserError
 from resharpen.metrics import Floats
 from resharpen.models import Minimal
