@@ -19,8 +19,7 @@ from resharpen.analysis.theory.examples import (
     simplex_weights,
     with_gains,
 )
-from resharpen.analysis.theory.merging import exchange_gaps, least_merged_tvd, merged_pairs
-from resharpen.analysis.theory.normal_form import fit_normal_form
+from resharpen.analysis.theory.normal_form import exchange_gaps, fit_normal_form, least_merged_tvd, merged_pairs
 from resharpen.models import Minimal
 from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITIONS, STUDIED_PLACEMENTS, Parts, Placement
 from resharpen.parts.part import Norm

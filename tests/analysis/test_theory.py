@@ -17,8 +17,13 @@ from worst_states import worst_gap, worst_spread
 from resharpen import metrics
 from resharpen.analysis.circuits import circuit_table
 from resharpen.analysis.theory import checks, examples, theorem
-from resharpen.analysis.theory.merging import least_merged_tvd
-from resharpen.analysis.theory.normal_form import compose, enumerated_precision, fit_normal_form, states
+from resharpen.analysis.theory.normal_form import (
+    compose,
+    enumerated_precision,
+    fit_normal_form,
+    least_merged_tvd,
+    states,
+)
 from resharpen.analysis.theory.theorem import exact_rank, fractions
 from resharpen.engines.torch.fast import TorchEngine
 from resharpen.models import Minimal

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from scipy.special import entr, softmax
 
 from resharpen.analysis.theory.examples import plain_gap, resharpened_gap
-from resharpen.analysis.theory.merging import merged_pairs
-from resharpen.analysis.theory.normal_form import fit_normal_form, state_gaps
+from resharpen.analysis.theory.normal_form import fit_normal_form, merged_pairs, state_gaps
 from resharpen.metrics import total_variation
 from resharpen.models import Minimal
 from resharpen.parts import Parts
@@ -223,23 +222,20 @@ def _by_length(circuit: Circuit, task: SetComplement, validation: ValidationSet)
     columns = []
     for length in np.unique(validation.length_P):
         here = validation.length_P == length
-        columns.append(_measure(trace(circuit, last_P[here], p_star_PxV[here] == 0), p_star_PxV[here]))
+        at = trace(circuit, last_P[here], p_star_PxV[here] == 0)
+        gap_MxP = state_gaps(at.logits_MxPxV, p_star_PxV[here] == 0)
+        per_state = {
+            "entropy": entr(at.attention_MxPxV).sum(-1),
+            "amplitude_before": _rms(at.before_MxPxD),
+            "amplitude_after": _rms(at.after_MxPxD),
+            "amplitude_read": _rms(at.read_MxPxD),
+            "scale_B": at.scale_B_MxP,
+            "scale_D": at.scale_D_MxP,
+            "gap_mean": gap_MxP,
+            "tvd": total_variation(softmax(at.logits_MxPxV, axis=-1), p_star_PxV[here]),
+        }
+        columns.append({name: x.mean(-1) for name, x in per_state.items()} | {"gap_min": gap_MxP.min(-1)})
     return {name: np.stack([column[name] for column in columns], axis=1) for name in columns[0]}
-
-
-def _measure(trace: Trace, p_star_PxV: Array) -> dict[str, Array]:
-    gap_MxP = state_gaps(trace.logits_MxPxV, p_star_PxV == 0)
-    per_state = {
-        "entropy": entr(trace.attention_MxPxV).sum(-1),
-        "amplitude_before": _rms(trace.before_MxPxD),
-        "amplitude_after": _rms(trace.after_MxPxD),
-        "amplitude_read": _rms(trace.read_MxPxD),
-        "scale_B": trace.scale_B_MxP,
-        "scale_D": trace.scale_D_MxP,
-        "gap_mean": gap_MxP,
-        "tvd": total_variation(softmax(trace.logits_MxPxV, axis=-1), p_star_PxV),
-    }
-    return {name: values.mean(-1) for name, values in per_state.items()} | {"gap_min": gap_MxP.min(-1)}
 
 
 def _rms(x: Array) -> Array:

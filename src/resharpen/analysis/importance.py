@@ -19,17 +19,13 @@ weights they are a check on the method.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from resharpen.analysis.pairing import Paired
 from resharpen.analysis.samples import BEST
 from resharpen.analysis.statistics import TAIL, Floats, Interval, holm
-
-if TYPE_CHECKING:
-    import polars as pl
 
 TERMS = 4
 
@@ -57,29 +53,22 @@ def importances(paired: Paired, worth: float = 1.0) -> list[Importance]:
     models = paired.shown().with_columns(pl.col("gain").fill_null(-np.inf))
     found = []
     for variant in (paired.baseline, *paired.variants):
-        of_variant = models.filter(variant=variant)
-        columns = {name: of_variant[name] for name in paired.hyperparameters[variant]}
-        # neither fixed nor missing from an older table
-        names = [name for name, values in columns.items() if values.n_unique() > 1 and not values.has_nulls()]
-        found += _of_variant(variant, of_variant, names, worth)
+        settings = models.filter(variant=variant).partition_by("setting", maintain_order=True)
+        best = np.concatenate([best_tenth(rows["gain"].to_numpy()) for rows in settings])
+        if best.all() or not best.any():
+            continue
+        of_variant = []
+        for name in paired.hyperparameters[variant]:
+            columns = [rows[name] for rows in settings]
+            values = pl.concat(columns)
+            if values.n_unique() == 1 or values.has_nulls():  # fixed, or missing from an older table
+                continue
+            interval = divergence(np.concatenate([spread(column.to_numpy()) for column in columns]), best, worth)
+            low, high = np.quantile(values.to_numpy()[best], [BEST, 1 - BEST])
+            of_variant.append(Importance(variant, name, interval, interval.p, int(best.sum()), float(low), float(high)))
+        corrected = zip(of_variant, holm([one.p for one in of_variant]), strict=True)
+        found += sorted((replace(one, p=p) for one, p in corrected), key=lambda one: -one.divergence.estimate)
     return found
-
-
-def _of_variant(variant: str, models: pl.DataFrame, names: list[str], worth: float) -> list[Importance]:
-    settings = models.partition_by("setting", maintain_order=True)
-    best = np.concatenate([best_tenth(rows["gain"].to_numpy()) for rows in settings])
-    if not best.any() or best.all():
-        return []
-    intervals, ends = [], []
-    for name in names:
-        values = np.concatenate([rows[name].to_numpy() for rows in settings])
-        rank_N = np.concatenate([spread(rows[name].to_numpy()) for rows in settings])
-        intervals.append(divergence(rank_N, best, worth))
-        ends.append(np.quantile(values[best], [BEST, 1 - BEST]))
-    p = holm([interval.p for interval in intervals])
-    rows = zip(names, intervals, p, ends, strict=True)
-    found = [Importance(variant, n, d, p_, int(best.sum()), float(low), float(high)) for n, d, p_, (low, high) in rows]
-    return sorted(found, key=lambda importance: -importance.divergence.estimate)
 
 
 def best_tenth(gain_N: Floats) -> np.ndarray:

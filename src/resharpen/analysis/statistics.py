@@ -50,8 +50,8 @@ class Interval:
 
 
 def quantile(values_N: Floats, q: float) -> float:
-    """The (N + 1) q-th of N ordered values, linear between neighbors; used for all quantiles over models. It is unbiased
-    for uniform draws: in a sum over settings bias adds up, noise does not.
+    """The (N + 1) q-th of N ordered values, linear between neighbors; used for every quantile over models. It is
+    unbiased for uniform draws: in a sum over settings bias adds up, noise does not.
 
     >>> [quantile(np.arange(1.0, 10.0), q) for q in (0.1, 0.25, 0.5)]
     [1.0, 2.5, 5.0]
@@ -131,8 +131,8 @@ def sum_interval(terms: Sequence[tuple[float, str, Sample]], q: float, threshold
 
 
 def reweightings(n: int, effective: float, stream: int, unseen: float = UNSEEN) -> tuple[Floats, Floats]:
-    """Dirichlet weights of n draws, [R, N], and of the unseen one, [R]; deterministic, so that verdicts are stable. At a
-    concentration of effective / n each, a share p of the draws has a variance of about p (1 - p) / effective."""
+    """Dirichlet weights of n draws, [R, N], and of the unseen one, [R]; deterministic, so that verdicts are stable.
+    With a concentration of effective / n each, a share p of the draws varies by about p (1 - p) / effective."""
     rng = np.random.default_rng(stream)
     drawn_RxN, unseen_R = rng.standard_gamma(effective / n, (RESAMPLES, n)), rng.standard_gamma(unseen, RESAMPLES)
     total_R = drawn_RxN.sum(1) + unseen_R

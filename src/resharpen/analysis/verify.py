@@ -2,12 +2,11 @@
 
 - **The same draws?** Hyperparameters of common models agree to twelve digits: streams are the same on every machine.
 - **The same values?** With the same kernel and the same kind of processor every value is equal bit for bit. Otherwise
-  rounding differs. After 20,000 steps of Set Complement, scores of 64 models built with and without AVX-512 and FMA
-  were within 0.00003, half of them within 0.00000001. Single models may drift: of 32 models of Maximum Retrieval
-  trained by two builds for 50,000 steps, half were within 0.005, one in ten was 0.04 away and one 0.3. The test per
-  setting and variant: half of the models are within TYPICAL of the reference, and the paired median difference is not
-  beyond SHIFT, by its exact interval. Fewer than six models have no such interval, and half of them may be one that
-  drifted: if they are further than TYPICAL away, the result is unclear.
+  rounding differs: scores of 64 models of Set Complement with and without AVX-512 and FMA were within 0.00003 after
+  20,000 steps; of 32 models of Maximum Retrieval half were within 0.005 after 50,000 steps, but one in ten was 0.04 away
+  and one 0.3. The test per setting and variant: half of the models are within TYPICAL of the reference, and the
+  interval of the paired median difference reaches within SHIFT of zero. Fewer than six models have no interval, and
+  one that drifted may be half of them: if they are further than TYPICAL away, the result is unclear.
 - **The same distributions?** Scores of draws that are not in the reference are compared with all scores of the
   reference by the two-sample Kolmogorov-Smirnov test, at LEVEL after Holm's correction.
 

@@ -229,7 +229,8 @@ class Reproduce:
         every = [*of_run.values(), "theory"]
         if self.only is None:
             return every
-        parts = {name: [of_run[entry.run or name]] for name, entry in SHELF.items()} | STUDIES | {"theory": ["theory"]}
+        parts = {name: (of_run[entry.run or name],) for name, entry in SHELF.items()} | STUDIES
+        parts["theory"] = ("theory",)
         asked: set[str] = set()
         for name in (name.strip() for name in self.only.split(",")):
             if name not in parts:

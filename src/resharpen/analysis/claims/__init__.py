@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from resharpen.analysis.claims.finding import Claim, Finding
+from resharpen.analysis.claims.finding import Claim
 from resharpen.analysis.claims.languages import dyck_claims, tomita_claims
 from resharpen.analysis.claims.max_retrieval import max_retrieval_claims
 from resharpen.analysis.claims.remedies import remedies_claims
@@ -17,8 +17,6 @@ from resharpen.optim.hyperparameters import TABLE, narrowed
 from resharpen.parts import PLACEMENTS
 from resharpen.streams import GROUP
 from resharpen.tasks import Dyck, MaxRetrieval, SetComplement, Tomita
-
-__all__ = ["Claim", "Finding", "claims", "of_the_paper", "why_no_claims"]
 
 _BY_TASK = {
     SetComplement.kind: set_complement_claims,

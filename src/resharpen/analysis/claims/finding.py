@@ -32,15 +32,11 @@ class Finding:
     """After Holm's correction."""
 
     @property
-    def agrees(self) -> bool:
-        estimate = self.interval.estimate
-        return estimate < self.threshold if self.says == "<" else estimate > self.threshold
-
-    @property
     def verdict(self) -> Verdict:
         if self.p >= 0.05:
             return "undecided at this scale"
-        return "holds" if self.agrees else "does not hold"
+        above = self.interval.estimate - self.threshold
+        return "holds" if (above < 0 if self.says == "<" else above > 0) else "does not hold"
 
 
 @dataclass(frozen=True)

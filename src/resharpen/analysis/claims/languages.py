@@ -6,7 +6,7 @@ trained. `scored_lengths` defines which lengths count, and the value of a model 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, product
 from typing import TYPE_CHECKING
 
@@ -39,19 +39,13 @@ class Measured:
     worst: dict[str, float]
     """Metric -> the value of a model that has none."""
 
-    def where(self, *conditions: pl.Expr) -> Measured:
-        return replace(self, rows=self.rows.filter(*conditions))
-
-    def new_lengths(self) -> Measured:
+    def means(self, metric: str, weights: str = "train", new: bool = False) -> Cells:
+        """(setting, variant) -> the mean of each model, over all or only new lengths."""
         import polars as pl
 
-        return self.where(pl.col("length") > pl.col("train_length"))
-
-    def means(self, metric: str, weights: str = "train") -> Cells:
-        """(setting, variant) -> the mean of each model."""
-        import polars as pl
-
-        of = self.rows.filter(pl.col("metric") == metric, pl.col("weights") == weights)
+        of = self.rows.filter(metric=metric, weights=weights)
+        if new:
+            of = of.filter(pl.col("length") > pl.col("train_length"))
         mean = of.group_by("setting", "variant", "draw").agg(pl.col("value").mean())
         return by_draw(mean, ["setting", "variant"], "value", self.worst[metric], self.worth)
 
@@ -60,18 +54,17 @@ def dyck_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
     """Claim 5 if the run has Dyck(8,10), claim 6 if it has any other."""
     import polars as pl
 
-    measured = Measured(paired_only(scored_lengths(run)), worth, worst_values(run))
-    main = (pl.col("k") == 8) & (pl.col("m") == 10)
-    tests = ((_main_dyck, measured.where(main)), (_further_dyck, measured.where(~main)))
-    return [test(part) for test, part in tests if not part.rows.is_empty()]
+    rows, main = paired_only(scored_lengths(run)), (pl.col("k") == 8) & (pl.col("m") == 10)
+    tests = ((_main_dyck, rows.filter(main)), (_further_dyck, rows.filter(~main)))
+    return [test(Measured(part, worth, worst_values(run))) for test, part in tests if not part.is_empty()]
 
 
 def tomita_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
     import polars as pl
 
-    new = Measured(paired_only(scored_lengths(run)), worth, worst_values(run)).new_lengths()
-    three = new.where(pl.col("n") == 3, pl.col("length") <= LONGEST_OF_3).means("auc")
-    seven = new.where(pl.col("n") == 7).means("auc")
+    rows = paired_only(scored_lengths(run))
+    languages = rows.filter(pl.col("length") <= LONGEST_OF_3, n=3), rows.filter(n=7)
+    three, seven = (Measured(part, worth, worst_values(run)).means("auc", new=True) for part in languages)
     what = f"median AUC difference in language 3 on new lengths to {LONGEST_OF_3}"
     findings = paired_findings(three, product(PERI, NOT_PERI), what, ">") + _no_difference(seven)
     text = f"Tomita 3: the peri placements are better up to length {LONGEST_OF_3}; Tomita 7: no difference"
@@ -80,7 +73,7 @@ def tomita_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
 
 def _main_dyck(measured: Measured) -> Claim:
     pairs = [(placement, "pre") for placement in AFTER_BLOCK]
-    findings = paired_findings(measured.new_lengths().means("tvd"), pairs, "median TVD difference on new lengths", "<")
+    findings = paired_findings(measured.means("tvd", new=True), pairs, "median TVD difference on new lengths", "<")
     text = "Dyck(8,10): a norm after the block is better at length; BEMA helps the best a little"
     return make_claim(5, text, findings + _bema_helps(measured))
 
@@ -88,23 +81,19 @@ def _main_dyck(measured: Measured) -> Claim:
 def _further_dyck(measured: Measured) -> Claim:
     """Comparisons are means over settings: eight findings each would be too weak after Holm's correction. Comparisons
     with a threshold are one finding per setting: a mean would hide a setting that misses it."""
-    new, train, bema = measured.new_lengths(), measured.means("tvd"), measured.means("tvd", "bema")
+    train, bema, auc = measured.means("tvd"), measured.means("tvd", "bema"), measured.means("auc", new=True)
+    by_k, by_m = _ends(measured.rows, "k", "m"), _ends(measured.rows, "m", "k")
     pairs = [(placement, "pre") for placement in AFTER_BLOCK] + [(placement, "post") for placement in PERI]
     findings = [
-        *paired_findings(new.means("tvd"), pairs, "median TVD difference on new lengths", "<"),
-        *_contrast(
-            "reduction of the best TVD by BEMA, largest - smallest k",
-            [(1, train), (-1, bema)],
-            _ends(measured.rows, "k", "m"),
-        ),
+        *paired_findings(measured.means("tvd", new=True), pairs, "median TVD difference on new lengths", "<"),
+        *_contrast("reduction of the best TVD by BEMA, largest - smallest k", [(1, train), (-1, bema)], by_k),
         # the best, not the median: the TVD of a model that learned nothing depends on m too
-        *_contrast("best TVD, smallest - largest m", [(-1, train)], _ends(measured.rows, "m", "k")),
-        *(
-            best_finding(f"{setting}, peri: best AUC of EOS on new lengths", sample, ">", SEPARATES, 1 - BEST)
-            for (setting, placement), sample in sorted(new.means("auc").items(), key=lambda cell: cell[0])
-            if placement == "peri"
-        ),
+        *_contrast("best TVD, smallest - largest m", [(-1, train)], by_m),
     ]
+    for setting, placement in sorted(auc):
+        if placement == "peri":
+            what = f"{setting}, peri: best AUC of EOS on new lengths"
+            findings.append(best_finding(what, auc[setting, placement], ">", SEPARATES, 1 - BEST))
     text = (
         "Further Dyck: peri is best, pre worst; BEMA helps more with more types; TVD is worse with smaller m; "
         "with peri the EOS logit separates complete from incomplete sequences"
@@ -119,13 +108,9 @@ def _bema_helps(measured: Measured) -> list[Finding]:
     bema, train = measured.means("tvd", "bema"), measured.means("tvd")
     findings = []
     for placement in PAPER_PLACEMENTS:
-        settings = [setting for setting, of in sorted(train) if of == placement]
-        if settings:
-            terms = [
-                (sign / len(settings), setting, cells[setting, placement])
-                for setting in settings
-                for sign, cells in ((1, bema), (-1, train))
-            ]
+        cells = [cell for cell in sorted(train) if cell[1] == placement]
+        terms = [(sign / len(cells), cell[0], of[cell]) for cell in cells for sign, of in ((1, bema), (-1, train))]
+        if terms:
             what = f"{placement}: best TVD with BEMA - with training weights"
             findings.append(Finding(what, sum_interval(terms, BEST, 0.0), "<", 0.0))
     return findings

@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 
 from resharpen.analysis.circuits import Table, circuit_table
-from resharpen.analysis.theory import examples, merging, theorem
+from resharpen.analysis.theory import examples, normal_form, theorem
 from resharpen.analysis.theory.normal_form import Matrix, compose, enumerated_precision, fit_normal_form
 from resharpen.analysis.theory.theorem import exact_rank, fractions
 from resharpen.errors import UserError
@@ -230,12 +230,11 @@ def check_bounded(vs: range) -> tuple[str, bool]:
     "squared gaps of every state in fractions, v = VS",
 )
 def check_resharpening(vs: range) -> tuple[str, bool]:
-    def cases() -> Iterator[bool]:
-        for v, s in lengths(vs):
-            plain, normed = Fraction(v, (v - 1) * s) ** 2, Fraction(v * v, s * (v - s))
-            yield examples.squared_gaps(v, s) == {(plain, normed)} and normed >= 4
-
-    return agreement(cases())
+    return agreement(
+        examples.squared_gaps(v, s) == {(Fraction(v, (v - 1) * s) ** 2, normed)} and normed >= 4
+        for v, s in lengths(vs)
+        for normed in (Fraction(v * v, s * (v - s)),)
+    )
 
 
 @check(
@@ -262,6 +261,7 @@ def check_resharpening_model(vs: range) -> tuple[str, bool]:
 )
 def check_merged(vs: range) -> tuple[str, bool]:
     return agreement(
-        merging.enumerated_merged_tvd(v, s) == (merging.least_merged_tvd(v, s), merging.hidden_merged_tvd(v, s))
+        normal_form.enumerated_merged_tvd(v, s)
+        == (normal_form.least_merged_tvd(v, s), normal_form.hidden_merged_tvd(v, s))
         for v, s in lengths(vs)
     )

@@ -90,8 +90,7 @@ def plain_gap(v: int, s: ArrayLike, kappa: ArrayLike = 1.0) -> NDArray[np.float6
 
 def resharpened_gap(v: int, s: ArrayLike, kappa: ArrayLike = 1.0) -> NDArray[np.float64]:
     """kappa v / sqrt(s (v-s)) >= 2 kappa: the attention path alone, with an RMSNorm on the attention output."""
-    s = np.asarray(s, dtype=np.float64)
-    return np.asarray(kappa) * v / np.sqrt(s * (v - s))
+    return gap_after_sum(v, s, kappa, residual=0.0)
 
 
 def last_token_bonus(v: int, kappa: float = 1.0, residual: float = 1.0) -> float:

@@ -20,6 +20,10 @@ One freedom remains: a + k, c - k, beta - k give the same (B, D). We choose sum_
 on that choice. Nor do they change with what constant attention and the softmax cannot see: a constant added to a row
 of B or D, and a vector c moved from the columns of B to those of D.
 
+A model that gives tokens i and j the same logit at every state merges them. It errs wherever one is present and the
+other is not, at a share 2 s (v-s) / (v (v-1)) of the states of length s; p* differs by 1 / (v-s) between the two, so
+the TVD there is at least half of that.
+
 Shapes: M models, P states, V tokens; `...` any leading axes.
 """
 
@@ -27,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
@@ -38,6 +43,10 @@ from resharpen.metrics import Floats
 
 Matrix = NDArray[Any]
 """Floats, or an object array of fractions, which keeps every result below exact."""
+MERGED = 0.1
+"""Two tokens are merged if their exchange gap is below this share of the mean over all pairs."""
+ROUNDING = 1e-6
+"""Weights are float32: a gap below this share of the largest entry of D is rounding."""
 
 
 def states(v: int, s: int) -> Iterator[tuple[int, ...]]:
@@ -133,3 +142,54 @@ def _norm(B: Matrix, D: Matrix) -> Matrix:
 def _ratio(left: Matrix, whole: Matrix) -> Matrix:
     """left / whole; 0 where there is nothing to explain, (B, D) = 0 being in form; NaN stays NaN."""
     return np.divide(left, whole, out=np.zeros_like(left), where=whole != 0)
+
+
+def exchange_gaps(D: Matrix) -> Matrix:
+    """How well attention tells the tokens of each pair apart, [..., V (V-1) / 2]; in normal form delta_i + delta_j.
+
+    Where i is present and j is absent, attention to i adds D[i, j] - D[i, i] to logit j less logit i. All other tokens
+    add D[k, j] - D[k, i], with the opposite sign where i and j change places. The sum of the two cases is the exchange
+    gap D[i, j] - D[i, i] + D[j, i] - D[j, j].
+    """
+    own = _diagonal(D)
+    gap = D + np.swapaxes(D, -1, -2) - own[..., :, None] - own[..., None, :]
+    i, j = np.triu_indices(D.shape[-1], 1)
+    return gap[..., i, j]
+
+
+def merged_pairs(D: Matrix) -> NDArray[np.int64]:
+    """Number of pairs of tokens with no exchange gap, or a negative one, [...]; 0 where D is not finite."""
+    gaps = exchange_gaps(D)
+    rounding = ROUNDING * np.abs(D).max((-2, -1))  # matters for a model that merges all tokens
+    return (gaps <= np.maximum(MERGED * gaps.mean(-1), rounding)[..., None]).sum(-1)
+
+
+def least_merged_tvd(v: int, s: int) -> Fraction:
+    """The smallest mean TVD at length s with one merged pair: both tokens get half of what is due to the absent one."""
+    return Fraction(s, v * (v - 1))
+
+
+def hidden_merged_tvd(v: int, s: int) -> Fraction:
+    """The mean TVD at length s if both tokens of the pair count as present as soon as one of them is."""
+    return (1 if s == v - 1 else 2) * least_merged_tvd(v, s)
+
+
+def enumerated_merged_tvd(v: int, s: int) -> tuple[Fraction, Fraction]:
+    """Both of the above, by enumeration of all sets, for models that merge tokens 0 and 1 and are right otherwise."""
+    sets = [set(present) for present in combinations(range(v), s)]
+    least = hidden = Fraction(0)
+    for present in sets:
+        absent = [w for w in range(v) if w not in present]
+        p_star = [Fraction(w in absent, len(absent)) for w in range(v)]
+        shared = [(p_star[0] + p_star[1]) / 2] * 2 + p_star[2:]
+        others = [w for w in absent if w > 1]
+        split = len({0, 1} & present) == 1
+        # where nothing else is absent, the two have all the probability
+        kept = [Fraction(w in others, len(others)) for w in range(v)] if split and others else shared
+        least += _tvd(shared, p_star)
+        hidden += _tvd(kept, p_star)
+    return least / len(sets), hidden / len(sets)
+
+
+def _tvd(p: list[Fraction], q: list[Fraction]) -> Fraction:
+    return sum((abs(x - y) for x, y in zip(p, q, strict=True)), Fraction(0)) / 2
