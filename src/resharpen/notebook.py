@@ -27,11 +27,8 @@ class Interruptible(Orderly):
 
 def run(experiment: Experiment, directory: str | Path, **how: Any) -> Run:
     """Train all models of an experiment in a directory, or continue; `how` are further arguments of
-    `experiments.running.runner.run`, for example `workers`.
-
-    In a notebook progress is shown, and the interrupt button stops after the current chunk: nothing is lost, and the
-    same cell continues.
-    """
+    `experiments.running.runner.run`, for example `workers`. In a notebook progress is shown, and the interrupt button
+    stops after the current chunk: nothing is lost, and the same cell continues."""
     if not in_notebook():
         return runner.run(experiment, directory, **how)
     with orderly(Interruptible()) as asked:

@@ -138,7 +138,7 @@ def test_norm_after_the_sum_is_exact(v: int) -> None:
 @pytest.mark.parametrize(("kappa", "residual"), [(1.0, 1.0), (3.0, 0.25)])
 def test_resharpening_in_the_package_with_the_residual(v: int, kappa: float, residual: float) -> None:
     s = np.arange(1, v)
-    bonus = np.where(s == 1, examples.last_token_bonus(v, kappa, residual), 0)
+    bonus = np.where(s == 1, residual * kappa * v / (v - 1), 0)
     plain = checks.simplex_gaps(v, "none", kappa, residual)
     np.testing.assert_allclose(plain, examples.plain_gap(v, s, kappa) + bonus, atol=1e-12)
     out = checks.simplex_gaps(v, "out", kappa, residual)

@@ -3,8 +3,8 @@
 - **The same draws?** Hyperparameters of common models agree to twelve digits: streams are the same on every machine.
 - **The same values?** With the same kernel and the same kind of processor every value is equal bit for bit. Otherwise
   rounding differs: scores of 64 models of Set Complement with and without AVX-512 and FMA were within 0.00003 after
-  20,000 steps; of 32 models of Maximum Retrieval half were within 0.005 after 50,000 steps, but one in ten was 0.04 away
-  and one 0.3. The test per setting and variant: half of the models are within TYPICAL of the reference, and the
+  20,000 steps; of 32 models of Maximum Retrieval half were within 0.005 after 50,000 steps, but one in ten was 0.04
+  away and one 0.3. The test per setting and variant: half of the models are within TYPICAL of the reference, and the
   interval of the paired median difference reaches within SHIFT of zero. Fewer than six models have no interval, and
   one that drifted may be half of them: if they are further than TYPICAL away, the result is unclear.
 - **The same distributions?** Scores of draws that are not in the reference are compared with all scores of the

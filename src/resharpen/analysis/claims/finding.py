@@ -1,10 +1,9 @@
 """Claims and findings: a number with its interval, the claimed threshold, and the verdict.
 
 The unit is a model at its best checkpoint; a model that diverged before the first checkpoint is ranked worst. "Best
-results" are the 10% quantile over models (90% where more is better), never the extreme. Each claim is a list of
-findings: a number, a threshold, and a 95% interval over draws (`analysis/statistics.py`); p-values are Holm-corrected
-within the claim. A claim holds if all its findings do, fails if one is significantly on the other side, and is
-undecided otherwise.
+results" are the 10% quantile over models (90% where more is better), never the extreme. Intervals are 95% over draws
+(`analysis/statistics.py`); p-values are Holm-corrected within the claim. A claim holds if all its findings do, fails if
+one is significantly on the other side, and is undecided otherwise.
 """
 
 from __future__ import annotations

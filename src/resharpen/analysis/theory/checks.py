@@ -245,7 +245,7 @@ def check_resharpening_model(vs: range) -> tuple[str, bool]:
     worst = 0.0
     for v in vs:
         s = np.arange(1, v)
-        bonus = np.where(s == 1, examples.last_token_bonus(v), 0)
+        bonus = np.where(s == 1, v / (v - 1), 0)  # at length 1 the gap is at the last token
         closed = {
             "none": examples.plain_gap(v, s) + bonus,
             "out": examples.resharpened_gap(v, s) + bonus,
@@ -261,7 +261,7 @@ def check_resharpening_model(vs: range) -> tuple[str, bool]:
 )
 def check_merged(vs: range) -> tuple[str, bool]:
     return agreement(
-        normal_form.enumerated_merged_tvd(v, s)
-        == (normal_form.least_merged_tvd(v, s), normal_form.hidden_merged_tvd(v, s))
+        normal_form.enumerated_merged_tvd(v, s) == (least, least * (1 if s == v - 1 else 2))
         for v, s in lengths(vs)
+        for least in (normal_form.least_merged_tvd(v, s),)
     )

@@ -93,11 +93,6 @@ def resharpened_gap(v: int, s: ArrayLike, kappa: ArrayLike = 1.0) -> NDArray[np.
     return gap_after_sum(v, s, kappa, residual=0.0)
 
 
-def last_token_bonus(v: int, kappa: float = 1.0, residual: float = 1.0) -> float:
-    """lambda kappa v / (v-1): what a residual stream of lambda times the corners adds at the last token only."""
-    return residual * kappa * v / (v - 1)
-
-
 def gap_after_sum(v: int, s: ArrayLike, kappa: ArrayLike = 1.0, residual: float = 1.0) -> NDArray[np.float64]:
     """The gap at earlier tokens if the norm acts on lambda p_t + m, as in `post` and `pre-final`; the gap at the last
     token is 1 + lambda s times this. With lambda = 0 it is `resharpened_gap`; with lambda > 0 it falls with s."""

@@ -169,13 +169,9 @@ def least_merged_tvd(v: int, s: int) -> Fraction:
     return Fraction(s, v * (v - 1))
 
 
-def hidden_merged_tvd(v: int, s: int) -> Fraction:
-    """The mean TVD at length s if both tokens of the pair count as present as soon as one of them is."""
-    return (1 if s == v - 1 else 2) * least_merged_tvd(v, s)
-
-
 def enumerated_merged_tvd(v: int, s: int) -> tuple[Fraction, Fraction]:
-    """Both of the above, by enumeration of all sets, for models that merge tokens 0 and 1 and are right otherwise."""
+    """Mean TVD over all sets of length s of two models that merge tokens 0 and 1 and are right otherwise: one gives
+    both half of what is due to the absent one, the other treats both as present as soon as one is."""
     sets = [set(present) for present in combinations(range(v), s)]
     least = hidden = Fraction(0)
     for present in sets:

@@ -24,7 +24,7 @@ Integers = NDArray[np.int64]
 Fractions = list[Fraction]
 
 LARGEST_DENOMINATOR = 10_000
-"""Vertices of our small programs have smaller denominators."""
+"""Of solutions: vertices of our small programs have smaller denominators."""
 
 
 def fractions(array: Any) -> NDArray[Any]:
@@ -60,9 +60,8 @@ def _integer_row(row: NDArray[Any]) -> dict[int, int]:
 def _eliminate(row: dict[int, int], pivot: dict[int, int], column: int) -> dict[int, int]:
     p, q = pivot[column], row[column]
     new = {j: p * row.get(j, 0) - q * pivot.get(j, 0) for j in row.keys() | pivot.keys()}
-    new = {j: x for j, x in new.items() if x}
-    factor = gcd(*new.values()) if new else 1
-    return {j: x // factor for j, x in new.items()}
+    factor = gcd(*new.values())
+    return {j: x // factor for j, x in new.items() if x}
 
 
 @dataclass(frozen=True)
