@@ -239,7 +239,7 @@ def test_ctrl_c_leaves_a_run_that_resumes(toml, tmp_path, capsys):
     assert f"Continue with: resharpen run {out}" in said.replace("\n", " ")
     assert list(out.rglob("state.safetensors"))
     main(["status", str(out)])
-    assert "under way" in capsys.readouterr().out
+    assert "in progress" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("args", [["--help"], ["run", "--help"], ["run", "fig9"]])

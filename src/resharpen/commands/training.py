@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -330,4 +331,4 @@ def _job(text: str | None) -> tuple[int, int]:
 def _progress(console: Console):
     from resharpen.views.progress import LiveProgress, PlainProgress
 
-    return LiveProgress(console) if console.is_terminal else PlainProgress(console)
+    return LiveProgress(console) if console.is_terminal else nullcontext(PlainProgress(console))
