@@ -172,8 +172,9 @@ def _draw_shares(axes: Axes, tables: Mapping[str, Table]) -> None:
         sound = max(1, int(np.isfinite(table["residual"]).sum()))
         for offset, key, hatch in ((-0.2, "residual", None), (0.2, "scaled_residual", "//")):
             share = float((table[key] < IN_FORM).sum() / sound)
-            bar = axes.bar(i + offset, share, 0.38, color=color, hatch=hatch, edgecolor="white")
-            axes.bar_label(bar, [f"{share:.0%}"], padding=3, fontsize=6.5)
+            axes.bar(i + offset, share, 0.38, color=color, hatch=hatch, edgecolor="white")
+            at = {"xy": (i + offset, share), "xytext": (0, 3), "textcoords": "offset points", "ha": "center"}
+            axes.annotate(f"{share:.0%}", fontsize=6.5, **at)
     axes.set_xticks(range(len(tables)), list(tables), rotation=20)
     axes.set_ylim(0, 1.08)
     title = f"In form: residual < {IN_FORM:g} (hatched: with norm scales)"
