@@ -203,10 +203,8 @@ class Automaton:
     def chain(self) -> NDArray[np.float64]:
         """Transition probabilities without the end, [S, S]."""
         chain_SxS = np.zeros((len(self.states), len(self.states)))
-        for i, edges in enumerate(self.edges):
-            for edge in edges:
-                if edge.to >= 0:
-                    chain_SxS[i, edge.to] += edge.probability
+        state, edge = np.nonzero(self.to_SxE >= 0)
+        np.add.at(chain_SxS, (state, self.to_SxE[state, edge]), self.p_SxE[state, edge])
         return chain_SxS
 
 

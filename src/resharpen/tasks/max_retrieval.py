@@ -159,7 +159,10 @@ class MaxRetrieval(Task):
     def examples(self, validation: RetrievalSet) -> Examples:
         """The sequences of a set or of one of its pieces, padded to the longest."""
         longest = max(length for length, _, _ in validation.ranges)
-        drawn = [self._draw(validation.key, *entry) for entry in validation.ranges]
+        drawn = []
+        for length, begin, end in validation.ranges:  # a sequence is the stream (length, its number)
+            words = streams.words(validation.key, 2 * length, length, np.arange(begin, end))
+            drawn.append(self.sample(words.reshape(end - begin, length, 2)))
         priority_NxL, class_NxL = (
             np.concatenate([np.pad(x, ((0, 0), (0, longest - x.shape[1]))) for x in arrays])
             for arrays in zip(*drawn, strict=True)
@@ -172,8 +175,3 @@ class MaxRetrieval(Task):
         """1 where the label has the highest logit, else 0; nan where a logit is not finite."""
         right_MxP = (logits_MxPxV.argmax(-1) == truth["label"]).to(logits_MxPxV.dtype)
         return {"accuracy": right_MxP.masked_fill(~logits_MxPxV.isfinite().all(-1), float("nan"))}
-
-    def _draw(self, key: streams.Key, length: int, begin: int, end: int) -> tuple[Floats, Integers]:
-        """Sequences begin .. end-1 of a length, from the streams (length, number of the sequence)."""
-        words = streams.words(key, 2 * length, length, np.arange(begin, end))
-        return self.sample(words.reshape(end - begin, length, 2))

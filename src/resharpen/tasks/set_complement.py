@@ -86,13 +86,10 @@ class SetComplement(TokenTask):
         return ~present_NxLxV / np.maximum(1, self.v - present_NxLxV.sum(axis=-1, keepdims=True))
 
     def validation(self, seed: int, use: str) -> ValidationSet:
-        """The `selection` or `report` set: every state for small v, else all prefixes of fixed random sequences."""
+        """The `selection` or `report` set. For small v each state (last token, set) once, with the earlier tokens in
+        random order, since a model may depend on it; otherwise all prefixes of fixed random sequences."""
         if self.v > ENUMERATED_UP_TO:
             return super().validation(seed, use)
-        return self._every_state(streams.key(seed, self.name, "validation", use))
-
-    def _every_state(self, key: streams.Key) -> ValidationSet:
-        """Each (last token, set) once, with the earlier tokens in random order, since a model may depend on it."""
         states = [
             (*rest, last)
             for length in range(1, self.v)
@@ -101,6 +98,7 @@ class SetComplement(TokenTask):
         ]
         inputs = np.zeros((len(states), self.longest), dtype=np.int64)
         scored = np.zeros(inputs.shape, dtype=bool)
+        key = streams.key(seed, self.name, "validation", use)
         words = streams.words(key, self.v, range(len(states)))
         for row, (*earlier, last) in enumerate(states):
             order = np.argsort(words[row, : len(earlier)])

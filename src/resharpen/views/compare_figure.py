@@ -164,7 +164,7 @@ def draw_remedies(comparisons: Sequence[Comparison]) -> Figure:
             _remedies(axes, found, setting, name)
     _remedies_legend(figure)
     figure.suptitle(
-        "Which cure works on which disease: against the untreated model, pair by pair over the same draws, on lengths "
+        "Which remedy helps on which task: against the untreated model, pair by pair over the same draws, on lengths "
         "longer than trained\n(training weights at the best checkpoint; 95% intervals over draws)",
         fontsize=10,
     )

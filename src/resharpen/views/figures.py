@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import polars as pl
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
 
 CHECKPOINTS = {
     "best": "at its best checkpoint",
@@ -122,6 +121,7 @@ def _by_train_length(run: RunOrReference, table: pl.DataFrame, caption: str) -> 
 def _by_length(run: RunOrReference, table: pl.DataFrame, title: str) -> Figure:
     """A metric by length: one panel per setting and variant, one violin per length; trained lengths are shaded."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     metric = table["metric"][0]
     variants = [name for name in run.experiment.variants if name in set(table["variant"])]
@@ -149,7 +149,9 @@ def _by_length(run: RunOrReference, table: pl.DataFrame, title: str) -> Figure:
                 axes.set_xlabel(f"input length ({setting.task.unit}{end})")
             if column == 0 or many:
                 axes.set_ylabel(described.label, fontsize=8.5)
-    legend(figure, settings[0].task.metrics[metric].best_quantile, _mark_handles(settings[0]))
+    marks = zip(settings[0].task.marks(settings[0].train_length), MARK_STYLES, strict=False)
+    handles = [Line2D([], [], label=what, **style) for what, style in marks]
+    legend(figure, settings[0].task.metrics[metric].best_quantile, handles)
     training = f"{run.experiment.steps:,} steps of {run.experiment.batch} sequences{so_far(run)}"
     counts = table["count"].sort()
     behind = " to ".join(dict.fromkeys(f"{count:,}" for count in (counts[0], counts[-1])))
@@ -169,10 +171,3 @@ def _background(axes: Axes, setting: Setting, metric: Metric, lengths: list[int]
     centers = np.array(lengths) - (metric.bin or 0) / 2  # a violin of a bin stands for its middle
     for style, length in zip(MARK_STYLES, setting.task.marks(setting.train_length).values(), strict=False):
         axes.axvline(float(np.interp(length, centers, range(len(lengths)))), zorder=1, **style)
-
-
-def _mark_handles(setting: Setting) -> list[Line2D]:
-    from matplotlib.lines import Line2D
-
-    marks = setting.task.marks(setting.train_length)
-    return [Line2D([], [], label=what, **style) for what, style in zip(marks, MARK_STYLES, strict=False)]

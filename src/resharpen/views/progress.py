@@ -115,8 +115,7 @@ class PlainProgress:
             self._said = self._clock()
             self._console.print(
                 f"{progress.shard}  step {progress.step:,}/{progress.steps:,}  best {progress.best:.4f}  "
-                f"{meter.steps_per_second:,.0f} model-steps/s  {meter.fraction:.1%} done, "
-                f"{duration(meter.seconds_left())} left",
+                f"{meter.fraction:.1%} done, {meter.pace}",
                 soft_wrap=True,
                 highlight=False,
             )
@@ -184,8 +183,8 @@ def in_notebook() -> bool:
 class NotebookProgress:
     """As `LiveProgress`, in one notebook output that is updated in place."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self._meter, self._clock, self._shown = Meter(clock), clock, 0.0
+    def __init__(self) -> None:
+        self._meter, self._shown = Meter(), 0.0
         self._output: Any = None
 
     def plan(self, plan: Plan) -> None:
@@ -200,8 +199,8 @@ class NotebookProgress:
         from IPython.display import HTML
 
         self._meter.update(progress)
-        if self._clock() - self._shown >= EVERY or self._meter.fraction == 1:
-            self._shown = self._clock()
+        if time.monotonic() - self._shown >= EVERY or self._meter.fraction == 1:
+            self._shown = time.monotonic()
             self._output.update(HTML(self.html()))
 
     def html(self) -> str:

@@ -42,7 +42,10 @@ def inside(gathered: Gathered, score_M: NDArray) -> Inside:
     for of in cells:
         at = np.array([place[model] for model in of.models["model"]])
         rows = _chosen(score_M[at], int(len(at) * share))
-        by_v.setdefault(_tokens(of), []).append((at[rows], _matrices(of, rows)))
+        theta, hyper = ({name: x[rows] for name, x in arrays.items()} for arrays in (of.theta, of.hyper))
+        found = circuit(theta, of.parts, hyper)
+        matrices = np.stack([*found.matrices(), found.shares()], axis=1)
+        by_v.setdefault(_tokens(of), []).append((at[rows], matrices))
     groups, arrays = [], {}
     for v, pieces in by_v.items():
         matrix = np.concatenate([piece for _, piece in pieces])
@@ -67,9 +70,3 @@ def _chosen(score_M: NDArray, many: int) -> NDArray[np.int64]:
     best = -(-many // 2)
     spread = np.linspace(best, len(ranked) - 1, many - best).round().astype(int)
     return np.sort(ranked[np.r_[np.arange(best), spread]])
-
-
-def _matrices(of: Opened, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    theta, hyper = ({name: x[rows] for name, x in of.items()} for of in (of.theta, of.hyper))
-    found = circuit(theta, of.parts, hyper)
-    return np.stack([*found.matrices(), found.shares()], axis=1)

@@ -7,6 +7,7 @@ function drawModel() {
   const id = idOf(run, model), metric = run.metrics[state.metric], diverged = part(run, "diverged")[model];
   const scores = WEIGHTS.map((name, w) => `${name} ${number(valueOf(run, state.metric, w, model))}`).join(", ");
   const fate = diverged < 0 ? "" : ` Diverged at step ${diverged.toLocaleString("en")}.`;
+  const unpin = () => { change({ pinned: null }); $("violins").focus(); };
   box.append(
     el("div", { className: "head" }, el("span", { className: "id" }, id),
       el("button", { type: "button", className: "screen", onclick: unpin }, "Unpin")),
@@ -20,8 +21,6 @@ function drawModel() {
   box.append(el("p", { className: "note" }, ...(run.about.facts.run ? ["More: ", el("code", {}, `resharpen inspect ${run.about.facts.run} --model ${id}`)]
     : ["A reference keeps neither weights nor curves of its models."])));
 }
-
-function unpin() { change({ pinned: null }); $("violins").focus(); }
 
 function standing(run, model) {
   const { start, count } = cellAt(run, model), values = part(run, "mean", state.metric, 0), own = values[model];

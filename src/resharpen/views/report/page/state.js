@@ -32,7 +32,6 @@ const number = (x, digits = 4) => x === null || Number.isNaN(x) ? "none" : x !==
 const many = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
 const words = (name) => name.replaceAll("_", " ");
 const WEIGHTS = ["training weights", "BEMA"];
-const FADED = 0.08;
 
 function axis(more = {}) {
   return {
@@ -49,13 +48,11 @@ function layout(more = {}) {
   };
 }
 
-const CALM = { displayModeBar: false, responsive: true, showTips: false };
-
 function chart(parent, caption, traces, more, label) {
-  const plot = el("div", { className: "plot" });
+  const plot = el("div", { className: "plot" }), config = { displayModeBar: false, responsive: true, showTips: false };
   parent.append(el("figure", { "aria-label": label ?? caption }, el("figcaption", {}, caption), plot));
   // drawn after its neighbors were added, since they share the width
-  queueMicrotask(() => plot.isConnected && Plotly.newPlot(plot, traces, layout({ height: 240, ...more }), CALM));
+  queueMicrotask(() => plot.isConnected && Plotly.newPlot(plot, traces, layout({ height: 240, ...more }), config));
 }
 
 // Empties a section of the page and gives it a heading and a note.

@@ -121,7 +121,7 @@ function violinPicture(run, width, dots = true) {
         panel.dots.push({ ...of, weights, trace: traces.length });
         traces.push({ ...at, type: heavy ? "scattergl" : "scatter", mode: "markers", x: of.x, y: of.y, hoverinfo: "none",
           marker: { size: heavy ? 2 : total > 2000 ? 3 : 4, color: css(`${color}-dot`), opacity: heavy ? 0.4 : 0.75 },
-          selected: { marker: { opacity: 0.95 } }, unselected: { marker: { opacity: FADED } } });
+          selected: { marker: { opacity: 0.95 } }, unselected: { marker: { opacity: 0.08 } } });
       }
       traces.push({ ...at, ...ticks, mode: "lines", line: { width: 1.2, color: css("ink") } });
     });
