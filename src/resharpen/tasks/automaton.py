@@ -217,16 +217,8 @@ def thresholds(weight: NDArray[np.float64]) -> Thresholds:
 
 
 def from_data(data: Mapping[str, Any]) -> Automaton:
-    """An automaton from a table, as a TOML file gives it:
-
-        start = "even"
-        [states.even]
-        tails = [0.25, "even"]        # probability, next state
-        heads = [0.5, "odd"]
-        end = 0.25                    # the sequence may end here
-
-    Tokens are numbered as they appear.
-    """
+    """An automaton from a table of states, each with token = [probability, next state] and, if a sequence may end in it,
+    end = probability, as in `examples/my_language.toml`. Tokens are numbered in order of appearance."""
     states = data.get("states")
     if not isinstance(states, Mapping) or not states or not all(isinstance(x, Mapping) for x in states.values()):
         raise UserError('a language needs states, each a table of token = [probability, "next state"] and end = p')

@@ -117,7 +117,6 @@ class MaxRetrieval(Task):
 
     @property
     def vocabulary(self) -> int:
-        """The number of possible answers."""
         return self.classes
 
     def check_train_length(self, train_length: int) -> None:

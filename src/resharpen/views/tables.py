@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from resharpen.analysis.claims import Claim
-    from resharpen.analysis.compare import Comparison, Effect
+    from resharpen.analysis.compare import Comparison
     from resharpen.analysis.inspection import Inspection
     from resharpen.analysis.verdict import Gain
     from resharpen.analysis.verify import Check
@@ -141,10 +141,11 @@ def print_comparison(found: Comparison, console: Console) -> None:
     for name in ("median gain", "verdict", "wins", "best tenth", "verdict"):
         table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
     for variant in found.variants:
-        effects = [effect for effect in found.effects if effect.variant == variant]
         table.add_row(Text(variant, "bold"))
-        for effect in effects:
-            table.add_row(*_cells(effect))
+        for effect in (effect for effect in found.effects if effect.variant == variant):
+            wins = f"{effect.wins.estimate:.0%} ({100 * effect.wins.low:.0f}-{effect.wins.high:.0%})"
+            gains = *_gain(effect.median), wins, *_gain(effect.best)
+            table.add_row(Text(f"  {effect.setting}"), effect.lengths, *gains)
         table.add_section()
     console.print(table)
     for line in found.sentences():
@@ -160,11 +161,6 @@ def print_comparison(found: Comparison, console: Console) -> None:
         f"{diverged} of {total:,} models diverged; without a checkpoint they count as the worst.",
         style="dim",
     )
-
-
-def _cells(effect: Effect) -> list[str | Text]:
-    wins = f"{effect.wins.estimate:.0%} ({100 * effect.wins.low:.0f}-{effect.wins.high:.0%})"
-    return [Text(f"  {effect.setting}"), effect.lengths, *_gain(effect.median), wins, *_gain(effect.best)]
 
 
 def _gain(gain: Gain) -> tuple[str, Text]:
