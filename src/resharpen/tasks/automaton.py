@@ -217,7 +217,7 @@ def thresholds(weight: NDArray[np.float64]) -> Thresholds:
 
 
 def from_data(data: Mapping[str, Any]) -> Automaton:
-    """An automaton from a table of states, each with token = [probability, next state] and, if a sequence may end in it,
+    """An automaton from a table of states, each with token = [probability, next state] and, if a sequence may end,
     end = probability, as in `examples/my_language.toml`. Tokens are numbered in order of appearance."""
     states = data.get("states")
     if not isinstance(states, Mapping) or not states or not all(isinstance(x, Mapping) for x in states.values()):
