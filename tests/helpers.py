@@ -18,6 +18,7 @@ from resharpen.parts import ATTENTIONS, NORMS, PLACEMENTS, POSITIONS, STUDIED_PL
 from resharpen.parts.part import Attention, Norm, Positions
 from resharpen.state import arrays_of
 from resharpen.tasks import Batch, Dyck, MaxRetrieval, SetComplement, Task
+from resharpen.tasks.automaton import Automaton
 
 EVERYTHING = {
     **{name: PLACEMENTS[name] for name in STUDIED_PLACEMENTS},
@@ -203,3 +204,8 @@ def reported(model: StoredModel, seed: int) -> dict[tuple[str, int], float]:
         for metric, (lengths, values, _) in reduced.items()
         for length, value in zip(lengths, values[0], strict=True)
     }
+
+
+def accepts(automaton: Automaton, string: Sequence[int]) -> bool:
+    """Whether an automaton can produce a string, given without BOS and EOS."""
+    return bool(automaton.p_star(np.array([[automaton.bos, *string]]))[0, -1, automaton.eos] > 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -134,9 +135,9 @@ class RunFigure(Training):
         if self.dry_run:
             console.print(describe(with_engine(experiment), self.workers))
             return None
-        view = LiveProgress if console.is_terminal else PlainProgress
+        view = LiveProgress(console) if console.is_terminal else nullcontext(PlainProgress(console))
         try:
-            with view(console) as progress, orderly() as asked:
+            with view as progress, orderly() as asked:
                 store = run(
                     experiment,
                     out,
