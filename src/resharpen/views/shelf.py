@@ -20,7 +20,7 @@ def print_shelf(seconds: Mapping[tuple[str, str], float], engine: str, workers: 
     for name, entry in SHELF.items():
         cells = [
             Text(f"{duration(seconds[name, scale])}\n").append(f"{size.models:,} x {size.steps:,}", "dim")
-            for scale, size in ((scale, entry.sizes[scale]) for scale in SCALES)
+            for scale, size in zip(SCALES, entry.sizes, strict=True)
         ]
         table.add_row(name, entry.title, *cells)
     console.print(table)

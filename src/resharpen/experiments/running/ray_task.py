@@ -191,7 +191,9 @@ def unpack(content: Mapping[str, bytes], where: ShardFiles) -> None:
             if name in content:
                 files.write_bytes(where.directory / name, content[name])
         try:
-            if MANIFEST in content and where.is_done(thorough=True):
+            if MANIFEST in content and where.is_done():
+                for name in RESULTS:
+                    where.read(name)
                 where.tidy()
         except (Damaged, Foreign):  # what was just written
             where.discard()
