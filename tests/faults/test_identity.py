@@ -20,10 +20,9 @@ from resharpen.experiments.keeping.shard import RESULTS, Damaged, Foreign, _read
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.runner import Observer, plan_of, run
 from resharpen.experiments.running.training import Trainer
-from resharpen.experiments.specs.identity import identities
 from resharpen.experiments.specs.schema import TABLES
 from resharpen.experiments.specs.spec import Setting
-from resharpen.experiments.specs.toml import search_data
+from resharpen.experiments.specs.toml import identities, search_data
 from resharpen.models import Minimal
 from resharpen.optim.hyperparameters import narrowed
 from resharpen.tasks import SetComplement

@@ -11,10 +11,9 @@ from resharpen.analysis.verify import comparable
 from resharpen.cli import main
 from resharpen.errors import UserError
 from resharpen.experiments.specs import shelf, toml
-from resharpen.experiments.specs.identity import identities
 from resharpen.experiments.specs.shelf import SCALES, SHELF, take
 from resharpen.experiments.specs.spec import Experiment, role
-from resharpen.experiments.specs.toml import differences, from_data, read_toml, search_data, to_data
+from resharpen.experiments.specs.toml import differences, from_data, identities, read_toml, search_data, to_data
 from resharpen.experiments.specs.variant import Variant
 from resharpen.optim.hyperparameters import Row
 from resharpen.parts import STUDIED_PLACEMENTS, Placement
@@ -71,7 +70,7 @@ def test_a_resolved_spec_reads_back_the_same(spec):
         ("v = 9", "v = 3", r"s = 3: training lengths for v = 3 are 1\.\.2"),
         ("v = 9", 'v = "9"', "v = '9': must be a whole number"),
         ("train_lengths = [2, 3]", "train_lengths = [0]", r"s = 0: training lengths for v = 9 are 1\.\.8"),
-        ("train_lengths = [2, 3]", "train_lengths = [2, 2]", "a length stands there twice"),
+        ("train_lengths = [2, 3]", "train_lengths = [2, 2]", "a length is given twice"),
         ("train_lengths = [2, 3]", "train_lengths = []", "at least one training length"),
         ("train_lengths = [2, 3]", "", "needs 'train_lengths'"),
         ("models = 20", "models = 0", "models = 0: must be at least 1"),

@@ -37,10 +37,9 @@ from resharpen.experiments.keeping.checks import check_arrays, check_extents, ch
 from resharpen.experiments.keeping.machine import provenance
 from resharpen.experiments.keeping.reading import Reader
 from resharpen.experiments.keeping.shard import FORMAT, WEIGHTS_FILE, Damaged, Foreign, ShardFiles
-from resharpen.experiments.specs.identity import identities
 from resharpen.experiments.specs.schema import SLOTS, TABLES, described
 from resharpen.experiments.specs.spec import Experiment, Shard
-from resharpen.experiments.specs.toml import differences, from_stored, search_data, to_data
+from resharpen.experiments.specs.toml import differences, from_stored, identities, search_data, to_data
 from resharpen.paths import absolute
 
 if TYPE_CHECKING:
