@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -24,24 +24,20 @@ from resharpen.experiments.keeping import files
 CHECKSUM = "checksum"
 SHA256 = "[0-9a-f]{64}"
 
-# Name -> type. None is allowed where older versions did not write the field: it is shown as "not recorded".
+Fields = Mapping[Any, Iterable[str]]
+"""Type -> fields of that type. None is allowed for fields that older versions did not write; they are shown as "not
+recorded"."""
 _HEADER = {
-    "format": int,
-    "command": str,
-    "spec": dict,
-    "drawn": dict,
-    "extents": list,
-    "code": list,
-    "rounding": dict,
-    "provenance": dict,
+    int: ["format"],
+    str: ["command"],
+    dict: ["spec", "drawn", "rounding", "provenance"],
+    list: ["extents", "code"],
 }
 _PROVENANCE = {
-    "started": str,
-    "cpu": str,
-    "versions": dict | None,
-    "git": str | None,
-    "platform": str | None,
-    "cores": int | None,
+    str: ["started", "cpu"],
+    str | None: ["git", "platform"],
+    int | None: ["cores"],
+    dict | None: ["versions"],
 }
 
 
@@ -71,11 +67,11 @@ def checksum(header: Mapping[str, Any]) -> str:
     return files.sha256(json.dumps(rest, sort_keys=True).encode())
 
 
-def check_fields(data: Any, kinds: Mapping[str, Any], where: str = "") -> None:
-    """ValueError unless `data` is a table with fields of these types; further fields are allowed."""
+def check_fields(data: Any, fields: Fields, where: str = "") -> None:
+    """ValueError unless `data` is a table with these fields; further fields are allowed."""
     if not isinstance(data, dict):
         raise ValueError(f"{where or 'it'} is not a table")
-    for name, kind in kinds.items():
+    for kind, name in ((kind, name) for kind, names in fields.items() for name in names):
         value, named = data.get(name), f"{where}.{name}" if where else name
         if not isinstance(value, kind) or isinstance(value, bool):
             raise ValueError(f"{named!r} is missing or of the wrong type")
@@ -83,11 +79,6 @@ def check_fields(data: Any, kinds: Mapping[str, Any], where: str = "") -> None:
             raise ValueError(f"{named!r} has control characters")
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{named!r} is not a number")
-
-
-def check_texts(data: Mapping[str, Any], where: str, kind: Any = str) -> None:
-    """ValueError unless all values are plain text."""
-    check_fields(data, dict.fromkeys(data, kind), where)
 
 
 def check_header(header: Any) -> None:
@@ -99,21 +90,21 @@ def check_header(header: Any) -> None:
             raise ValueError("'code' is not a list of files and hashes")
         if not Path(entry["path"]).is_absolute():  # it would depend on the working directory
             raise ValueError("'code' has a relative path")
-    check_texts(header["rounding"], "rounding")
+    check_fields(header["rounding"], {str: header["rounding"]}, "rounding")
     check_provenance(header["provenance"])
 
 
 def check_provenance(facts: Any) -> None:
     check_fields(facts, _PROVENANCE, "provenance")
-    check_texts(facts.get("versions") or {}, "provenance.versions")
+    versions = facts.get("versions") or {}
+    check_fields(versions, {str: versions}, "provenance.versions")
 
 
 def check_extents(extents: Sequence[Any], models: int) -> None:
     """ValueError unless these can be the numbers of models that a run had before it was extended."""
-    if not all(isinstance(x, int) and not isinstance(x, bool) for x in extents):
-        raise ValueError(f"'extents' = {extents}: not whole numbers")
-    if not all(a < b for a, b in pairwise([0, *extents, models])):
-        raise ValueError(f"'extents' = {extents}: not increasing from 1 to less than {models} models")
+    numbers = all(isinstance(x, int) and not isinstance(x, bool) for x in extents)
+    if not numbers or not all(a < b for a, b in pairwise([0, *extents, models])):
+        raise ValueError(f"'extents' = {extents}: not whole numbers that increase from 1 to less than {models} models")
 
 
 def check_arrays(arrays: Mapping[str, NDArray], like: Mapping[str, NDArray]) -> None:

@@ -76,8 +76,12 @@ class Reader:
         models = _models(shards)
         if not (others := table.join(models, on="model", how="anti")).is_empty():
             raise ValueError(f"it has other models, such as {others['model'][0]}")
+        metric = self.experiment.settings[0].task.metric
+        needed = table.filter(metric=metric) if name == "lengths" else table
+        if not (missing := models.join(needed, on="model", how="anti", maintain_order="left")).is_empty():
+            raise ValueError(f"it has no {f'values of {metric} for ' * (name == 'lengths')}{missing['model'][0]}")
         rows = table.join(models, on="model", suffix="_there")
-        {"models": self._check_models, "curves": self._check_curves, "lengths": self._check_lengths}[name](rows, shards)
+        {"models": self._check_models, "curves": self._check_curves, "lengths": self._check_lengths}[name](rows)
 
     def _columns(self, name: str, shards: Iterable[Shard]) -> list[Column]:
         if name != "models":
@@ -140,33 +144,29 @@ class Reader:
         elif column.kind is float:
             yield "finite", x.is_infinite()
 
-    def _check_models(self, rows: pl.DataFrame, shards: Sequence[Shard]) -> None:
-        _all_there(rows, shards)
+    def _check_models(self, rows: pl.DataFrame) -> None:
         for name in ("draw", *CELL):
             _equal(rows, name, f"{name}_there")
-        shared = [column.name for column in self._columns("models", shards) if column.shared]
-        for row in rows.select(shared).unique(maintain_order=True).iter_rows(named=True):
+        names = {name for _, values in self._cells.values() for name in values}
+        shared = rows.select(name for name in rows.columns if name in names).unique(maintain_order=True)
+        for row in shared.iter_rows(named=True):
             _, expected = self._cells[row["setting"], row["variant"]]
             for name, value in row.items():
-                if value != expected.get(name):
+                if value != (must := expected.get(name)):
                     where = f"{row['setting']}/{row['variant']}"
-                    raise ValueError(
-                        f"{name} of {where} is {value!r}: it must be {expected.get(name)!r}, as in the spec"
-                    )
+                    raise ValueError(f"{name} of {where} is {value!r}: it must be {must!r}, as in the spec")
 
-    def _check_curves(self, rows: pl.DataFrame, shards: Sequence[Shard]) -> None:
+    def _check_curves(self, rows: pl.DataFrame) -> None:
         """Rows are unique and have known weights and steps: a model with this many rows has all of them."""
         import polars as pl
 
         many = len(WEIGHTS) * len(self.experiment.checkpoint_steps())
         _equal(rows.with_columns(rows=pl.len().over("model"), all=pl.lit(many)), "rows", "all")
-        _all_there(rows, shards)
 
-    def _check_lengths(self, rows: pl.DataFrame, shards: Sequence[Shard]) -> None:
+    def _check_lengths(self, rows: pl.DataFrame) -> None:
         import polars as pl
 
         task = self.experiment.settings[0].task
-        _all_there(rows.filter(metric=task.metric), shards, f"values of {task.metric} for ")
         is_ours = pl.col("metric").is_in(list(task.metrics)) & pl.col("setting").is_in(list(self._lengths))
         declared = pl.DataFrame(
             [(setting, length) for setting, lengths in self._lengths.items() for length in lengths],
@@ -179,9 +179,9 @@ class Reader:
         each = rows.group_by("model", "setting", "metric", maintain_order=True).agg(
             rows=pl.len().cast(pl.Int64), lengths=pl.col("length").n_unique().cast(pl.Int64)
         )
-        counts = {setting: len(lengths) for setting, lengths in self._lengths.items()}
-        many = pl.col("setting").replace_strict(counts, default=None, return_dtype=pl.Int64)
-        lengths = pl.when(is_ours).then(many).otherwise("lengths")
+        many = {setting: len(lengths) for setting, lengths in self._lengths.items()}
+        known = pl.col("setting").replace_strict(many, default=None, return_dtype=pl.Int64)
+        lengths = pl.when(is_ours).then(known).otherwise("lengths")
         _equal(each.with_columns(all=lengths * len(SLOTS)), "rows", "all")
         counts = rows.group_by("model", "metric", "length").agg(pl.col("count").min(), other=pl.col("count").max())
         _equal(counts, "count", "other")
@@ -191,13 +191,12 @@ def _models(shards: Sequence[Shard]) -> pl.DataFrame:
     """The models of shards, with what their ids say."""
     import polars as pl
 
-    rows = [
-        (model, int(draw), shard.setting.name, shard.variant)
-        for shard in shards
-        for model, draw in zip(shard.model_ids, shard.draw_M, strict=True)
-    ]
+    models = [model for shard in shards for model in shard.model_ids]
+    settings = [name for shard in shards for name in [shard.setting.name] * shard.count]
+    variants = [name for shard in shards for name in [shard.variant] * shard.count]
+    draws = [draw for shard in shards for draw in range(shard.first, shard.first + shard.count)]
     kinds = {"model": pl.String, "draw": pl.Int64, "setting": pl.String, "variant": pl.String}
-    return pl.DataFrame(rows, kinds, orient="row")
+    return pl.DataFrame([models, draws, settings, variants], kinds)
 
 
 def _cast(table: pl.DataFrame, column: Column) -> pl.DataFrame:
@@ -217,13 +216,6 @@ def _outside(x: pl.Expr, allowed: tuple[float, float] | None) -> Iterator[tuple[
     if allowed is not None:
         low, high = allowed
         yield f"from {low:g} to {high:g}", (x < low - ROUNDING) | (x > high + ROUNDING)
-
-
-def _all_there(rows: pl.DataFrame, shards: Sequence[Shard], what: str = "") -> None:
-    there = set(rows["model"])
-    for model in (model for shard in shards for model in shard.model_ids):
-        if model not in there:
-            raise ValueError(f"it has no {what}{model}")
 
 
 def _equal(rows: pl.DataFrame, name: str, other: str) -> None:

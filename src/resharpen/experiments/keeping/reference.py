@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from resharpen import own
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping import files
-from resharpen.experiments.keeping.checks import SHA256, check_fields, check_provenance, check_texts, read_header
+from resharpen.experiments.keeping.checks import SHA256, check_fields, check_provenance, read_header
 from resharpen.experiments.keeping.reading import Reader
 from resharpen.experiments.keeping.store import REFERENCE
 from resharpen.experiments.specs.schema import SCORES
@@ -142,21 +142,16 @@ def table_file(name: str, sha256: str) -> str:
 
 def _check_header(header: Any) -> None:
     """ValueError for a reference.json that this package did not write; the spec is checked when it is parsed."""
-    check_fields(header, {"spec": dict, "drawn": dict, "made": list, "sha256": dict})
+    check_fields(header, {dict: ["spec", "drawn", "sha256"], list: ["made"]})
     hashes = [header["sha256"].get(f"{name}.parquet") for name in KEPT]
     if not all(isinstance(x, str) and re.fullmatch(SHA256, x) for x in hashes):
         raise ValueError("'sha256' has no hash for each table")
     if not header["made"]:
         raise ValueError("'made' is empty")
     for made in header["made"]:
-        check_fields(made, {"command": str, "provenance": dict, "built": dict}, "made")
-        check_texts(made["built"], "made.built", str | None)
+        check_fields(made, {str: ["command"], dict: ["provenance", "built"]}, "made")
+        check_fields(made["built"], {str | None: made["built"]}, "made.built")
         check_provenance(made["provenance"])
-        _check_command(made["command"])
-
-
-def _check_command(command: str) -> None:
-    """ValueError unless it is a `resharpen run` and nothing else for a shell: users are told to run it."""
-    words = shlex.split(command)
-    if words[:2] != ["resharpen", "run"] or shlex.join(words) != command:
-        raise ValueError("'made' has a command that is not a `resharpen run`")
+        words = shlex.split(made["command"])
+        if words[:2] != ["resharpen", "run"] or shlex.join(words) != made["command"]:  # users are told to run it
+            raise ValueError("'made' has a command that is not a `resharpen run`")

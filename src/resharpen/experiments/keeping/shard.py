@@ -31,17 +31,13 @@ RESULTS = (*(f"{name}.parquet" for name in TABLES), WEIGHTS_FILE)
 STATE, MANIFEST, LEASE = "state.safetensors", "manifest.json", ".lease"
 FORMAT = 4
 """1 had placements in place of variants; 2 did not name the owner in every file; 3 had no checksum in run.json."""
-_FIELDS = {
-    "format": int,
-    "shard": str,
-    "identity": str,
-    "bytes": dict,
-    "sha256": dict,
-    "engine": str | None,
-    "built": str | None,
-    "seconds": int | float | None,
+_MANIFEST = {
+    int: ["format"],
+    str: ["shard", "identity"],
+    dict: ["bytes", "sha256"],
+    str | None: ["engine", "built"],
+    int | float | None: ["seconds"],
 }
-"""Fields of a manifest; None is allowed where older versions did not write one."""
 
 
 class Damaged(UserError):
@@ -202,7 +198,7 @@ class ShardFiles:
 def _read_manifest(path: str, inode: int, size: int, modified: int) -> dict[str, Any]:
     """Reads an unchanged manifest once, although one command asks for it many times; ValueError if it is not one."""
     manifest = json.loads(Path(path).read_bytes())
-    check_fields(manifest, _FIELDS)
+    check_fields(manifest, _MANIFEST)
     for key, kind in (("sha256", str), ("bytes", int)):
         values = manifest[key]
         if set(values) != set(RESULTS) or not all(isinstance(value, kind) for value in values.values()):

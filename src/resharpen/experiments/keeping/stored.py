@@ -86,8 +86,8 @@ class StoredModel:
         import torch
 
         array, vocabulary, pairs = np.asarray(sequence), self.setting.task.vocabulary, self.model.reads == "items"
-        fits = array.shape[1:] == (2,) and array.dtype.kind in "iuf" if pairs else array.dtype.kind in "iu"
-        if not array.size or array.ndim != (2 if pairs else 1) or not fits:
+        kinds, shape = ("iuf", (2,)) if pairs else ("iu", ())
+        if not array.size or array.ndim != 1 + pairs or array.shape[1:] != shape or array.dtype.kind not in kinds:
             wanted = "(priority, class) pairs" if pairs else "tokens"
             raise UserError(f"sequences are non-empty lists of {wanted}, not {sequence!r}")
         tokens = array[:, 1] if pairs else array

@@ -25,11 +25,10 @@ from resharpen import own
 from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.machine import cores, versions
-from resharpen.experiments.keeping.shard import Damaged, Foreign
+from resharpen.experiments.keeping.shard import Damaged, Foreign, ShardFiles
 from resharpen.experiments.keeping.store import HEADER, Run, code_copy
 from resharpen.experiments.running.launchers import Ask, OnProgress, WorkerDied
 from resharpen.experiments.running.ray_task import WORD, Mailbox, Outcome, Parcel, unpack, work
-from resharpen.experiments.running.training import Asked, Progress
 from resharpen.experiments.specs.spec import Shard
 
 RETRIES = 10
@@ -78,7 +77,7 @@ class Ray:
         workers = workers if workers or self.address else cores()
         with _cluster(self.address, workers) as ray, _word(run.root) as word:
             parcel = ray.put(Parcel(str(run.root.resolve()), word, _content(run), versions()))
-            failed = _Driver(ray, run, parcel, workers).work(shards, on_progress, asked)
+            failed = _drive(ray, run, parcel, shards, workers, on_progress, asked)
         if failed:
             names = f"{', '.join(list(failed)[:3])}{', ...' * (len(failed) > 3)}"
             kind = UserError if all(outcome.users for outcome in failed.values()) else Failed
@@ -138,73 +137,60 @@ def _content(run: Run) -> dict[str, bytes]:
     return {HEADER: (run.root / HEADER).read_bytes(), **code}
 
 
-class _Driver:
-    """Submits tasks, as many at a time as fit, and handles their outcomes."""
-
-    def __init__(self, ray: Any, run: Run, parcel: Any, workers: int | None):
-        self._ray, self._run, self._parcel, self._workers = ray, run, parcel, workers
-        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
-            ray.get_runtime_context().get_node_id(), soft=False
-        )
-        mailbox = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)(Mailbox)
-        self._mailbox = mailbox.remote(str(run.root.resolve()))
-        gpus = int(run.experiment.device == "cuda")
-        self._task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(work)
-        self._running: dict[Any, Shard] = {}
-        self._started: set[str] = set()
-
-    def work(self, shards: Sequence[Shard], on_progress: OnProgress, asked: Ask) -> dict[str, Outcome]:
-        """The shards that failed, by name."""
-        waiting, failed, stopped_at = deque(shards), dict[str, Outcome](), None
-        while self._running or (waiting and stopped_at is None):
-            now = asked()
-            if stopped_at is None and now.stop:
-                stopped_at = time.monotonic()
-                for ref in (ref for ref, shard in self._running.items() if shard.name not in self._started):
-                    self._ray.cancel(ref)
-            if stopped_at is None:
-                self._submit(waiting)
-            elif not self._running or time.monotonic() - stopped_at > STOP_SECONDS:
-                for ref in self._running:
-                    self._ray.cancel(ref, force=True)
-                break
-            ready, _ = self._ray.wait(list(self._running), timeout=POLL_SECONDS)
-            for progress in self._news(now):
-                self._started.add(progress.shard)
-                on_progress(progress)
-            for ref in ready:
-                shard = self._running.pop(ref)
-                outcome = self._outcome(ref, shard)
-                if outcome.error:
-                    failed[shard.name] = outcome
-                    warnings.warn(f"{shard.name} failed: {outcome.error}", stacklevel=2)
-        return failed
-
-    def _submit(self, waiting: deque[Shard]) -> None:
-        if not waiting:
-            return
-        # more than there are cores, so that no core waits and an autoscaling cluster grows
-        places = self._workers or 2 * int(self._ray.cluster_resources().get("CPU", 0)) + 1
-        while waiting and len(self._running) < places:
-            shard = waiting.popleft()
-            self._running[self._task.remote(self._parcel, shard.name, self._mailbox)] = shard
-
-    def _news(self, now: Asked) -> list[Progress]:
+def _drive(
+    ray: Any, run: Run, parcel: Any, shards: Sequence[Shard], workers: int | None, on_progress: OnProgress, asked: Ask
+) -> dict[str, Outcome]:
+    """Keep as many tasks running as fit until all shards are trained; the outcomes of shards that failed, by name."""
+    node = ray.get_runtime_context().get_node_id()
+    here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+    actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)(Mailbox)
+    mailbox = actor.remote(str(run.root.resolve()))
+    task = ray.remote(num_cpus=1, num_gpus=int(run.experiment.device == "cuda"), max_retries=RETRIES)(work)
+    running, started, failed = dict[Any, Shard](), set[str](), dict[str, Outcome]()
+    waiting, stopped_at = deque(shards), None
+    while running or (waiting and stopped_at is None):
+        now = asked()
+        if stopped_at is None and now.stop:
+            stopped_at = time.monotonic()
+            for ref in (ref for ref, shard in running.items() if shard.name not in started):
+                ray.cancel(ref)
+        if stopped_at is None and waiting:
+            # more than there are cores, so that no core waits and an autoscaling cluster grows
+            places = workers or 2 * int(ray.cluster_resources().get("CPU", 0)) + 1
+            while waiting and len(running) < places:
+                shard = waiting.popleft()
+                running[task.remote(parcel, shard.name, mailbox)] = shard
+        if stopped_at is not None and (not running or time.monotonic() - stopped_at > STOP_SECONDS):
+            for ref in running:
+                ray.cancel(ref, force=True)
+            break
+        ready, _ = ray.wait(list(running), timeout=POLL_SECONDS)
         try:
-            return self._ray.get(self._mailbox.take.remote(now))
-        except self._ray.exceptions.RayError as error:
+            news = ray.get(mailbox.take.remote(now))
+        except ray.exceptions.RayError as error:
             raise WorkerDied(f"the Ray cluster is gone ({_first_line(error)})") from error
+        for progress in news:
+            started.add(progress.shard)
+            on_progress(progress)
+        for ref in ready:
+            shard = running.pop(ref)
+            outcome = _outcome(ray, ref, run.files(shard))
+            if outcome.error:
+                failed[shard.name] = outcome
+                warnings.warn(f"{shard.name} failed: {outcome.error}", stacklevel=2)
+    return failed
 
-    def _outcome(self, ref: Any, shard: Shard) -> Outcome:
-        """The outcome of a task; files that it sent back are written."""
-        try:
-            outcome = self._ray.get(ref)
-            unpack(outcome.files, self._run.files(shard))
-        except self._ray.exceptions.TaskCancelledError:
-            return Outcome()
-        except (self._ray.exceptions.RayError, Damaged, Foreign) as error:
-            return Outcome(error=_first_line(error))
-        return outcome
+
+def _outcome(ray: Any, ref: Any, where: ShardFiles) -> Outcome:
+    """The outcome of a task; files that it sent back are written."""
+    try:
+        outcome = ray.get(ref)
+        unpack(outcome.files, where)
+    except ray.exceptions.TaskCancelledError:
+        return Outcome()
+    except (ray.exceptions.RayError, Damaged, Foreign) as error:
+        return Outcome(error=_first_line(error))
+    return outcome
 
 
 def _first_line(error: BaseException) -> str:
