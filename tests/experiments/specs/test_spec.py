@@ -274,7 +274,7 @@ def test_a_field_is_declared_once_and_found_everywhere(monkeypatch):
     usual = shelf.take("fig1", "smoke")
     wider = usual.with_changes(turns=3)
     assert (usual.turns, wider.turns) == (1, 3)
-    assert toml.from_stored(toml.to_data(wider)) == wider
+    assert toml.from_stored(toml.to_data(wider), Path("run.json")) == wider
     assert toml.from_data({**toml.to_data(usual), "turns": 5}).turns == 5
     with pytest.raises(UserError, match="turns"):
         toml.from_data({**toml.to_data(usual), "turns": "five"})

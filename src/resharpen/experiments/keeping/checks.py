@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,10 @@ def check_fields(data: Any, fields: Fields, where: str = "") -> None:
 def check_header(header: Any) -> None:
     """ValueError for a run.json that this package did not write; the spec in it is checked when it is parsed."""
     check_fields(header, _HEADER)
+    extents, models = header["extents"], header["spec"].get("models")
+    bounds = [0, *extents, models if isinstance(models, int) else math.inf]
+    if extents and not (all(type(x) is int for x in extents) and all(a < b for a, b in pairwise(bounds))):
+        raise ValueError(f"'extents' = {extents}: not whole numbers that increase from 1 to less than {models} models")
     for entry in header["code"]:
         texts = isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("path", "sha256"))
         if not texts or not re.fullmatch(SHA256, entry["sha256"]) or "\0" in entry["path"]:
@@ -98,13 +102,6 @@ def check_provenance(facts: Any) -> None:
     check_fields(facts, _PROVENANCE, "provenance")
     versions = facts.get("versions") or {}
     check_fields(versions, {str: versions}, "provenance.versions")
-
-
-def check_extents(extents: Sequence[Any], models: int) -> None:
-    """ValueError unless these can be the numbers of models that a run had before it was extended."""
-    numbers = all(isinstance(x, int) and not isinstance(x, bool) for x in extents)
-    if not numbers or not all(a < b for a, b in pairwise([0, *extents, models])):
-        raise ValueError(f"'extents' = {extents}: not whole numbers that increase from 1 to less than {models} models")
 
 
 def check_arrays(arrays: Mapping[str, NDArray], like: Mapping[str, NDArray]) -> None:

@@ -20,7 +20,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resharpen import own
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.checks import SHA256, check_fields, check_provenance, read_header
@@ -68,12 +67,7 @@ class Reference:
 
     @cached_property
     def experiment(self) -> Experiment:
-        try:
-            return from_stored(self.header["spec"])
-        except own.OwnCodeError:
-            raise
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{self.directory / REFERENCE} cannot be read: {error}") from error
+        return from_stored(self.header["spec"], self.directory / REFERENCE)
 
     @property
     def command(self) -> str:

@@ -33,7 +33,7 @@ from resharpen import own
 from resharpen.engines.choose import rounding
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping import files, lock
-from resharpen.experiments.keeping.checks import check_arrays, check_extents, check_header, read_header, write_header
+from resharpen.experiments.keeping.checks import check_arrays, check_header, read_header, write_header
 from resharpen.experiments.keeping.machine import provenance
 from resharpen.experiments.keeping.reading import Reader
 from resharpen.experiments.keeping.shard import FORMAT, WEIGHTS_FILE, Damaged, Foreign, ShardFiles
@@ -91,14 +91,7 @@ class Run:
     def experiment(self) -> Experiment:
         for entry in self._header["code"]:
             self._admit(Path(entry["path"]), entry["sha256"])
-        try:
-            experiment = from_stored(self._header["spec"])
-            check_extents(self._header["extents"], experiment.models)
-        except own.OwnCodeError:
-            raise
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{self.directory / HEADER} is damaged: {error}") from error
-        return experiment
+        return from_stored(self._header["spec"], self.directory / HEADER)
 
     def _admit(self, path: Path, sha256: str) -> None:
         """Admit user code: what this process has admitted already, because the user named the file; else the file that

@@ -292,15 +292,12 @@ class Experiment:
                 except ValueError as error:
                     raise UserError(f"variant '{name}': {error}") from error
                 if not parts.attention.trains:
-                    raise UserError(f"variant '{name}': {parts.attention.name} is to read trained models with")
+                    raise UserError(f"variant '{name}': {parts.attention.name} is only for rescoring trained models: use --attention")
             find_optimizer(variant.optimizer)
             if variant.engine not in (None, "torch", "native"):
                 raise unknown(f"engine of variant '{name}'", str(variant.engine), ENGINES[1:])
             self._check_columns(variant)
-        rows = {row for variant in self.variants.values() for row in self.rows(variant)}
-        for name in self.hyperparameters:
-            if name not in rows:
-                raise unknown("hyperparameter", name, rows)
+        known("hyperparameter", self.hyperparameters, {row for v in self.variants.values() for row in self.rows(v)})
 
     def _check_columns(self, variant: Variant) -> None:
         rows = self.rows(variant)

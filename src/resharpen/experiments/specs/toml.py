@@ -69,14 +69,19 @@ def from_data(data: Data, base: Path | None = None) -> Experiment:
     return _experiment(data, lambda name: own.refer(name, base) if own.is_own(name) else name, base)
 
 
-def from_stored(data: Data) -> Experiment:
-    """The experiment of a run or a reference, as `to_data` wrote it. It may come from somebody else, so it names code
-    by hash only, and nothing in it is used as a path."""
+def from_stored(data: Data, path: Path) -> Experiment:
+    """The experiment in the header of a run or a reference, as `to_data` wrote it. It may come from others, so it
+    names code by hash only, and nothing in it is used as a path."""
     names, tables = data.get("variants"), data.get("variant", {})
-    if isinstance(names, list) and isinstance(tables, dict):
-        for name in (name for name in names if isinstance(name, str) and name not in tables):
-            raise UserError(f"variant '{name}' has no table: a stored spec has one for each of its variants")
-    return _experiment(data, own.stored)
+    try:
+        if isinstance(names, list) and isinstance(tables, dict):
+            for name in (name for name in names if isinstance(name, str) and name not in tables):
+                raise UserError(f"variant '{name}' has no table: a stored spec has one for each of its variants")
+        return _experiment(data, own.stored)
+    except own.OwnCodeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {error}") from error
 
 
 def _experiment(data: Data, refer: Refer, base: Path | None = None) -> Experiment:
