@@ -292,7 +292,7 @@ class Experiment:
                 except ValueError as error:
                     raise UserError(f"variant '{name}': {error}") from error
                 if not parts.attention.trains:
-                    raise UserError(f"variant '{name}': {parts.attention.name} is only for rescoring trained models: use --attention")
+                    raise UserError(f"variant '{name}': {parts.attention.name} is only for rescoring trained models")
             find_optimizer(variant.optimizer)
             if variant.engine not in (None, "torch", "native"):
                 raise unknown(f"engine of variant '{name}'", str(variant.engine), ENGINES[1:])
