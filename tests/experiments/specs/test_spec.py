@@ -239,7 +239,7 @@ def test_settings_go_by_task_and_length_alone():
     assert usual.name == wide.name == "sct-v9-s2"
     assert (wide.model.d, wide.model.d_k, wide.model.d_v) == (16, 2, 8)
     data = tomllib.loads(GOOD)
-    with pytest.raises(UserError, match=r"two tasks are both called 'sct-v9-s[23]'"):
+    with pytest.raises(UserError, match=r"two tasks are called 'sct-v9-s[23]'"):
         from_data(data | {"task": [data["task"], data["task"] | {"model": {"d": 16}}]})
 
 

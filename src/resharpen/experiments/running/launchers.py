@@ -89,9 +89,8 @@ def _in_processes(run: Run, shards: Sequence[Shard], workers: int, on_progress: 
     context = multiprocessing.get_context("spawn")
     lines: Lines = {}
     code = [str(own.source(reference).path) for reference in run.experiment.references()]
-    with (
-        _signals_blocked()
-    ):  # Python's resource tracker unblocks signals if it is started later, and USR1 would kill it
+    # Python's resource tracker would be killed by USR1; starting it also unblocks signals, so it has its own block
+    with _signals_blocked():
         resource_tracker.ensure_running()
     try:
         with _signals_blocked():
