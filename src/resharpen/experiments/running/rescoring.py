@@ -58,8 +58,8 @@ def _lost(variant: Variant, asked: Attention) -> str:
     trained = find_attention(variant.attention)
     if trained is asked or not (trained.parameters or trained.output):
         return ""
-    has = f"learned {', '.join(trained.parameters)}" if trained.parameters else "acts on what the heads gather"
-    return f"{trained.name} {has}, which {asked.name} would leave out"
+    has = f"learned {', '.join(trained.parameters)}" if trained.parameters else "acts on the output of the heads"
+    return f"{trained.name} {has}, which {asked.name} would drop"
 
 
 def _rescore_shard(run: Run, shard: Shard, attention: str, selection: str) -> pl.DataFrame:

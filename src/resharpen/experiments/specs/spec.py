@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections import Counter
@@ -386,9 +387,16 @@ class Experiment:
         if not changes:
             return self
         changed = replace(self, baseline=None, **changes)
-        return replace(changed, baseline=self.baseline) if self.baseline in changed.variants else changed
+        return changed._with(baseline=self.baseline if self.baseline in changed.variants else None)
 
     def with_engines(self, engines: Mapping[str, str | None], engine: str | None = None) -> Experiment:
         """The same experiment with an engine for each variant, and the `engine` that was asked for."""
         variants = {name: replace(variant, engine=engines[name]) for name, variant in self.variants.items()}
-        return replace(self, variants=variants, engine=engine or self.engine)
+        return self._with(variants=variants, engine=engine or self.engine)
+
+    def _with(self, **fields: Any) -> Experiment:
+        """A copy with other fields, which are not validated again: a spec is checked once on its way to a run."""
+        made = copy.copy(self)
+        for name, value in fields.items():
+            object.__setattr__(made, name, value)
+        return made
