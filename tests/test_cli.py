@@ -108,7 +108,7 @@ def test_results_are_tidy(toml, tmp_path, capsys):
         (["run", "fig1", "--models", "-3"], "models = -3: must be at least 1"),
         (["run", "fig1", "--steps", "0"], "steps = 0: must be at least 1"),
         (["run", "fig1", "--workers", "0"], "workers = 0: must be at least 1"),
-        (["run", "fig1", "--seed", "-1"], "seed = -1: must not be negative"),
+        (["run", "fig1", "--seed", "-1"], "seed = -1: must be at least 0"),
         (["run", "nowhere.toml"], "No such file"),
         (["run", "nowhere.toml", "--scale", "smoke"], "--scale goes with the name of a figure"),
         (["status", "nowhere"], "is not a run directory"),

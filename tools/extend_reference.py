@@ -9,10 +9,11 @@ shards that the reference has there. Settings named behind it are trained again 
 import sys
 from pathlib import Path
 
+from make_reference import write_reference
 from rich.console import Console
 
 import resharpen as rs
-from resharpen.experiments.keeping.reference import REFERENCE, Reference, write_reference
+from resharpen.experiments.keeping.reference import REFERENCE, Reference
 from resharpen.experiments.running.runner import watched
 from resharpen.signals import orderly
 from resharpen.views.progress import PlainProgress

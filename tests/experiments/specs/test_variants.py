@@ -144,7 +144,7 @@ def test_bad_sums(text, message):
 @pytest.mark.parametrize(
     ("spec", "text", "message"),
     [
-        (sct, "pre+adaptive-temperature", "variant 'pre[+]adaptive-temperature': adaptive-temperature is to read"),
+        (sct, "pre+adaptive-temperature", "variant 'pre[+]adaptive-temperature': adaptive-temperature is only for"),
         (sct, "retriever", "the model 'retriever' reads items, sct-v4 gives tokens"),
         (dyck, "minimal+rope", "variant 'minimal[+]pre[+]rope': rope turns pairs of features: d_k = 1 is odd"),
     ],
