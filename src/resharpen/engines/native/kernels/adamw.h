@@ -3,7 +3,7 @@
 
 #include "vector.h"
 
-namespace resharpen {
+namespace {
 
 // What stays the same over training; 1 - beta and not beta, which float32 would round too coarsely near one.
 template <class T>
@@ -44,7 +44,7 @@ RESHARPEN_INLINE f32x16 adam_direction(f32x16 m, f32x16 v, f32x16 correction1, f
 //     theta <- theta - lr lambda theta - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon)
 template <bool kAllAlive>
 inline f32x16 adamw_range(StateArrays s, const f32x16* gradient, int begin, int end, f32x16 clip, f32x16 decay,
-                          const Hyperparameters<f32x16>& h, const StepRow<f32x16>& row, Mask alive) {
+                          const Hyperparameters<f32x16> h, const StepRow<f32x16> row, Mask alive) {
     const f32x16 shrink = row.lr * decay;
     f32x16 canary = broadcast(0);
     for (int i = begin; i < end; i++) {
@@ -63,4 +63,4 @@ inline f32x16 adamw_range(StateArrays s, const f32x16* gradient, int begin, int 
     return canary;
 }
 
-}  // namespace resharpen
+}  // namespace

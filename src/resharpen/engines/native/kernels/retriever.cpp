@@ -5,7 +5,6 @@
 
 #include "feature_lanes/train.h"
 
-using namespace resharpen;
 
 constexpr int kVersion = 2;  // raised where it begins to compute something else than before, beyond rounding
 

@@ -3,7 +3,7 @@
 
 #include "adamw.h"
 
-namespace resharpen {
+namespace {
 
 // Clip a gradient of the given norm and advance `size` vectors; those from `decay_begin` to `decay_end` have weight
 // decay, those before (embeddings) and after (gains) have none. Frozen lanes, and those whose norm is not finite, are
@@ -26,4 +26,4 @@ inline uint32_t update(StateArrays s, const f32x16* gradient, f32x16 norm, int s
     return kAll & ~frozen & (~finite_norm | (alive & ~finite(canary)));
 }
 
-}  // namespace resharpen
+}  // namespace

@@ -11,7 +11,7 @@
 
 #include "philox.h"
 
-namespace resharpen {
+namespace {
 
 // Position of the r-th set bit, counted from zero upwards.
 inline int nth_set_bit(uint32_t set, int r) {
@@ -200,4 +200,4 @@ class Minibatch {
     }
 };
 
-}  // namespace resharpen
+}  // namespace

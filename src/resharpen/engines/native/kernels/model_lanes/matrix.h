@@ -3,7 +3,7 @@
 
 #include "../vector.h"
 
-namespace resharpen {
+namespace {
 
 // A matrix in memory with free strides, so that a transpose is the same data with the strides exchanged.
 template <class T>
@@ -70,4 +70,4 @@ inline __attribute__((noinline)) void multiply(int n_rows, int inner, int n_colu
     for (; i < n_rows; i++) multiply_rows<1>(inner, n_columns, from(i), B, to(i), add);
 }
 
-}  // namespace resharpen
+}  // namespace

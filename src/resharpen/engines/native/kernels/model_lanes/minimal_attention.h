@@ -3,7 +3,7 @@
 
 #include "minimal_subsets.h"
 
-namespace resharpen {
+namespace {
 
 constexpr int kChunk = 10;   // columns of a sum in registers
 constexpr int kAtOnce = 64;  // states attended to together, one bit of a word each
@@ -183,4 +183,4 @@ void attend_backward(Minimal& m, int t, int n) {
     sum_rows_backward<0, N::kColumns>(holders, m.sums, m.at, m.w, m.d);
 }
 
-}  // namespace resharpen
+}  // namespace

@@ -3,7 +3,7 @@
 
 #include "minimal_weights.h"
 
-namespace resharpen {
+namespace {
 
 constexpr int kLow = V - 1 < 4 ? V - 1 : 4, kSubsets = 1 << kLow;  // the low group of tokens
 
@@ -123,4 +123,4 @@ void attend_by_subsets_backward(int t, int n, const Prefix* prefix, const f32x16
     }
 }
 
-}  // namespace resharpen
+}  // namespace

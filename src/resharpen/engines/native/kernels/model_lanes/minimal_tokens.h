@@ -5,7 +5,7 @@
 #include "minimal_layout.h"
 #include "norm.h"
 
-namespace resharpen {
+namespace {
 
 // A variant, and how it is computed; minimal.h has what subsets and forms are.
 struct Setup {
@@ -167,4 +167,4 @@ inline void tokens_backward(const Setup& setup, const f32x16* theta, const Token
     if (setup.attention == AttentionKind::ssmax) gradient[setup.layout.ssmax] = d.ssmax;
 }
 
-}  // namespace resharpen
+}  // namespace

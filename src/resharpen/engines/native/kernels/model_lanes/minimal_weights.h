@@ -4,7 +4,7 @@
 #include "../batches/set_complement.h"
 #include "minimal_forms.h"
 
-namespace resharpen {
+namespace {
 
 constexpr float kFar = 40;
 
@@ -82,4 +82,4 @@ inline void weights_in(const Weights& w, int t, uint32_t set, f32x16* e) {
     }
 }
 
-}  // namespace resharpen
+}  // namespace

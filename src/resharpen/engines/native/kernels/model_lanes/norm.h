@@ -3,7 +3,7 @@
 
 #include "../vector.h"
 
-namespace resharpen {
+namespace {
 
 // r = (mean(x^2) + epsilon)^(-1/2), from the sum of squares.
 template <int D>
@@ -41,4 +41,4 @@ inline void rms_norm_backward(const f32x16* x, const f32x16* gain, f32x16 r, con
     }
 }
 
-}  // namespace resharpen
+}  // namespace
