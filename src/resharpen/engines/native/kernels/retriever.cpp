@@ -11,7 +11,12 @@ constexpr int kVersion = 2;  // raised where it begins to compute something else
 namespace {
 float norm_of(const f32x16* x, int n) {
     f32x16 squares[4] = {broadcast(0), broadcast(0), broadcast(0), broadcast(0)};
-    for (int i = 0; i < n; i++) squares[i % 4] += x[i] * x[i];
+    int i = 0;
+    for (; i + 4 <= n; i += 4) {
+        RESHARPEN_UNROLL
+        for (int k = 0; k < 4; k++) squares[k] += x[i + k] * x[i + k];
+    }
+    for (int k = 0; i < n; i++, k++) squares[k] += x[i] * x[i];
     return std::sqrt(horizontal_sum((squares[0] + squares[1]) + (squares[2] + squares[3])));
 }
 }  // namespace

@@ -90,7 +90,10 @@ template <class N>
 void attend_to_one_backward(int t, const Weights& w, f32x16* sum, Forms& forms, TokenGradients& d) {
     f32x16 e[V];
     weights_in(w, t, 1u << t, e);
-    values_backward<N>(1u << t, e, mask_of(~0u), sum, forms, d);
+    RESHARPEN_UNROLL
+    for (int c = 0; c < N::kColumns; c++) d.value[t][c] += e[t] * sum[c];
+    for (int f = N::kFirst; f < N::kEnd; f++) gram_of_form_backward(1u << t, e, sum[kForm + f], forms.d_gram[f]);
+    clear_row<N::kEnd == N::kFirst ? N::kColumns : kForm + N::kEnd>(sum);
 }
 
 // ---- sums of rows --------------------------------------------------------------------------------------------------
@@ -166,11 +169,13 @@ void attend(Minimal& m, int t, int n) {
 
 template <class N>
 void attend_backward(Minimal& m, int t, int n) {
+    uint32_t seen = m.w.seen;
     for (int i = 0; i < n; i++)
         if (m.prefix[i].others)
-            m.w.seen |= m.prefix[i].set;
+            seen |= m.prefix[i].set;
         else
             attend_to_one_backward<N>(t, m.w, m.sums[i], m.forms, m.d);
+    m.w.seen = seen;
     if (m.w.any_wide)
         for (int i = 0; i < n; i++)
             if (m.prefix[i].others) attend_in_wide_lanes_backward<N>(m, t, m.prefix[i].set, m.sums[i]);

@@ -23,6 +23,18 @@ struct Subsets {
     Subsets() { clear(d_row), clear(d_low_row), clear(d_rest_row); }
 };
 
+template <int COLUMNS>
+RESHARPEN_INLINE void add_to(f32x16* sum, const f32x16* row) {
+    RESHARPEN_UNROLL
+    for (int c = 0; c < COLUMNS; c++) sum[c] += row[c];
+}
+
+template <int COLUMNS>
+RESHARPEN_INLINE void clear_row(f32x16* row) {
+    RESHARPEN_UNROLL
+    for (int c = 0; c < COLUMNS; c++) row[c] = broadcast(0);
+}
+
 // The token at a position among those other than t.
 inline int other(int t, int position) { return position + (position >= t); }
 
@@ -34,31 +46,28 @@ void sum_subsets(int t, const Weights& w, const Tokens& at, Subsets& s) {
         RESHARPEN_UNROLL
         for (int c = 0; c < COLUMNS; c++) s.row[j][c] = w.e[j] * at.value[j][c];
     }
-    for (int c = 0; c < COLUMNS; c++) s.low_row[0][c] = s.row[t][c], s.rest_row[c] = broadcast(0);
+    clear_row<COLUMNS>(s.rest_row);
+    RESHARPEN_UNROLL
+    for (int c = 0; c < COLUMNS; c++) s.low_row[0][c] = s.row[t][c];
     for (int i = 1; i < kSubsets; i++) {
         const f32x16 *without = s.low_row[i & (i - 1)], *added = s.row[other(t, __builtin_ctz(i))];
+        RESHARPEN_UNROLL
         for (int c = 0; c < COLUMNS; c++) s.low_row[i][c] = without[c] + added[c];
     }
 }
 
 template <int COLUMNS>
 void sum_rest(int t, Subsets& s) {
-    for (int c = 0; c < COLUMNS; c++) s.rest_row[c] = broadcast(0);
-    for (uint32_t left = s.rest; left; left &= left - 1) {
-        const f32x16* added = s.row[other(t, kLow + __builtin_ctz(left))];
-        RESHARPEN_UNROLL
-        for (int c = 0; c < COLUMNS; c++) s.rest_row[c] += added[c];
-    }
+    clear_row<COLUMNS>(s.rest_row);
+    for (uint32_t left = s.rest; left; left &= left - 1)
+        add_to<COLUMNS>(s.rest_row, s.row[other(t, kLow + __builtin_ctz(left))]);
 }
 
 template <int COLUMNS>
 void sum_rest_backward(int t, Subsets& s) {
-    for (uint32_t left = s.d_rest; left; left &= left - 1) {
-        f32x16* added = s.d_row[other(t, kLow + __builtin_ctz(left))];
-        RESHARPEN_UNROLL
-        for (int c = 0; c < COLUMNS; c++) added[c] += s.d_rest_row[c];
-    }
-    for (int c = 0; c < COLUMNS; c++) s.d_rest_row[c] = broadcast(0);
+    for (uint32_t left = s.d_rest; left; left &= left - 1)
+        add_to<COLUMNS>(s.d_row[other(t, kLow + __builtin_ctz(left))], s.d_rest_row);
+    clear_row<COLUMNS>(s.d_rest_row);
 }
 
 // To d e_tj and d value_j. Leaves all gradients at zero for the next token.
@@ -66,23 +75,16 @@ template <int COLUMNS>
 void sum_subsets_backward(int t, Weights& w, const Tokens& at, Subsets& s, TokenGradients& d) {
     sum_rest_backward<COLUMNS>(t, s);
     for (int i = kSubsets - 1; i > 0; i--) {
-        f32x16 *without = s.d_low_row[i & (i - 1)], *added = s.d_row[other(t, __builtin_ctz(i))];
-        for (int c = 0; c < COLUMNS; c++) {
-            without[c] += s.d_low_row[i][c], added[c] += s.d_low_row[i][c];
-            s.d_low_row[i][c] = broadcast(0);
-        }
+        add_to<COLUMNS>(s.d_low_row[i & (i - 1)], s.d_low_row[i]);
+        add_to<COLUMNS>(s.d_row[other(t, __builtin_ctz(i))], s.d_low_row[i]);
+        clear_row<COLUMNS>(s.d_low_row[i]);
     }
-    for (int c = 0; c < COLUMNS; c++) s.d_row[t][c] += s.d_low_row[0][c], s.d_low_row[0][c] = broadcast(0);
+    add_to<COLUMNS>(s.d_row[t], s.d_low_row[0]);
+    clear_row<COLUMNS>(s.d_low_row[0]);
     for (int j = 0; j < V; j++) {
         w.d_e[j] = row_backward<0, COLUMNS>(w.e[j], at.value[j], s.d_row[j], d.value[j]);
-        for (f32x16& x : s.d_row[j]) x = broadcast(0);
+        clear_row<COLUMNS>(s.d_row[j]);
     }
-}
-
-template <int COLUMNS>
-RESHARPEN_INLINE void add_to(f32x16* sum, const f32x16* row) {
-    RESHARPEN_UNROLL
-    for (int c = 0; c < COLUMNS; c++) sum[c] += row[c];
 }
 
 // sum_{j in S} of the rows for n states
