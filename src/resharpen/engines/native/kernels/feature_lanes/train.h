@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "../training.h"
-#include "../update.h"
 
 namespace {
 

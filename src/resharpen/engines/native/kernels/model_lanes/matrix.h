@@ -20,7 +20,6 @@ template <int COLUMNS>
 ConstMatrix rows(const f32x16* data) {
     return {data, COLUMNS, 1};
 }
-inline ConstMatrix rows(const f32x16* data, int columns) { return {data, columns, 1}; }
 
 // A tile of C stays in registers while the inner index runs: 16 accumulators for 8 loads with 32 registers.
 constexpr int kTile = kPerVector == 1 ? 4 : 2;

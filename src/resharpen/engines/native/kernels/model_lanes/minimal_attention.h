@@ -1,15 +1,12 @@
 // The minimal transformer: attention of the states of one last token, as sums of rows; minimal.h has the formulas.
 #pragma once
 
-#include "minimal_subsets.h"
+#include "minimal_weights.h"
 
 namespace {
 
 constexpr int kChunk = 10;   // columns of a sum in registers
 constexpr int kAtOnce = 64;  // states attended to together, one bit of a word each
-// States worked on together, so that their chains of dependent operations overlap; where a vector is several registers
-// they do that.
-constexpr int kBlock = kPerVector == 1 ? 4 : 1;
 
 // All that the minimal transformer computes with: what it is, tokens, the weights of one last token, and some of its
 // states. `sums` are sums of rows, then their gradients.
@@ -181,7 +178,7 @@ void attend_backward(Minimal& m, int t, int n) {
             if (m.prefix[i].others) attend_in_wide_lanes_backward<N>(m, t, m.prefix[i].set, m.sums[i]);
     if constexpr (N::kForms)
         for (int i = 0; i < n; i++) sum_pairs_backward<N>(m.prefix[i].set, m.sums[i], m.forms);
-    if (m.setup.subsets) return attend_by_subsets_backward<N::kColumns, kBlock>(t, n, m.prefix, m.sums, m.subsets);
+    if (m.setup.subsets) return attend_by_subsets_backward<N::kColumns>(t, n, m.prefix, m.sums, m.subsets);
     uint64_t holders[V] = {};
     for (int i = 0; i < n; i++)
         for (uint32_t left = m.prefix[i].set; left; left &= left - 1) holders[__builtin_ctz(left)] |= uint64_t(1) << i;
