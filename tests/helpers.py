@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from resharpen.engines.base import Ensemble, Problem, initial_state
+from resharpen.engines.base import Engine, Ensemble, Problem, initial_state
 from resharpen.experiments.keeping.stored import StoredModel
 from resharpen.models import RETRIEVER_PLACEMENTS, Minimal, Model, Retriever, Transformer
 from resharpen.optim import OPTIMIZERS
@@ -174,6 +174,20 @@ def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray], models: Any 
     assert set(a) == set(b)
     for name in a:
         assert np.array_equal(a[name] if name == "step" else a[name][models], b[name], equal_nan=True), name
+
+
+def assert_draws_as_numpy(engine: Engine, step: int) -> None:
+    """A step on the minibatch that a kernel draws gives the same bits as one on that of the task."""
+    start = engine.dump() | {"step": np.array([step])}
+    engine.load(start)
+    engine.advance(1)
+    drawn = engine.dump()
+    engine.load(start)
+    engine.advance(1, [engine.problem.minibatch(engine.ensemble.group, step)])
+    assert_same(drawn, engine.dump())
+    engine.load(start)
+    engine.advance(1, [engine.problem.minibatch(engine.ensemble.group, step + 1)])
+    assert not np.array_equal(drawn["loss"], engine.dump()["loss"])
 
 
 def as_tensors(inputs: Any) -> Any:
