@@ -33,9 +33,9 @@ def print_shelf(seconds: Mapping[tuple[str, str], float], engine: str, workers: 
         table.add_column(scale, justify="right")
     for name, entry in SHELF.items():
         cells = []
-        for scale in SCALES:
-            size = f"{entry.sizes[scale].models:,} x {entry.sizes[scale].steps:,}"
-            cells.append(Text(f"{duration(seconds[name, scale])}\n").append(size, "dim"))
+        for scale, size in zip(SCALES, entry.sizes, strict=True):
+            shown = f"{size.models:,} x {size.steps:,}"
+            cells.append(Text(f"{duration(seconds[name, scale])}\n").append(shown, "dim"))
         table.add_row(name, entry.title, *cells)
     console.print(table)
     console.print(
