@@ -178,7 +178,8 @@ def sum_name(variant: Variant, model: Model) -> str:
     usual = {"positions": variant.usual_positions(model), **DEFAULTS}
     further = [getattr(variant, name) for name in PARTS[1:] if getattr(variant, name) != usual[name]]
     network = [variant.model.kind] if variant.model and variant.model.kind else []
-    return "+".join(own.short(str(x)) for x in (*network, variant.placement, *further))
+    placement = [] if network and model.is_module else [variant.placement]
+    return "+".join(own.short(str(x)) for x in (*network, *placement, *further))
 
 
 def meaning(name: str) -> Variant | None:
@@ -227,8 +228,12 @@ def _kind_of(name: str) -> str:
         for part, kind in _KINDS.items():
             if isinstance(found, part):
                 return kind
+        from resharpen.models.adapter import makes_modules
+
+        if makes_modules(found):
+            return "model"
         what = "@rs.norm, @rs.attention, @rs.positions or @rs.optimizer"
-        raise UserError(f"'{name}' is no part of a variant: it needs {what}, or is a class derived from rs.Model")
+        raise UserError(f"'{name}' is no part of a variant: it needs {what}, or is a torch.nn.Module or an rs.Model")
     for kind, catalog in CATALOGS.items():
         if name in catalog:
             return kind
