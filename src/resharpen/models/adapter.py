@@ -80,7 +80,7 @@ def module_model(kind: str, factory: Factory) -> type[Model]:
         )
     items = counts[0] in CLASSES
     sizes = [p for p in parameters.values() if p.name != counts[0] and _is_size(p)]
-    if taken := [p.name for p in sizes if hasattr(ModuleModel, p.name) and p.name != "width"]:
+    if taken := [p.name for p in sizes if p.name == "kind" or (hasattr(ModuleModel, p.name) and p.name != "width")]:
         raise UserError(f"'{name}': a size cannot be called '{taken[0]}': rename the parameter")
     described = [(p.name, int, None if p.default is p.empty else p.default) for p in sizes]
     namespace = {"kind": kind, "reads": "items" if items else "tokens", "factory": staticmethod(factory)}
@@ -123,8 +123,15 @@ class ModuleModel(Model):
     def make(self, key: streams.Key, draw: int) -> nn.Module:
         """The module of a draw, as it is before training."""
         _, *sizes = fields(self)  # pyright: ignore[reportArgumentType]
+        given = {self.counted: self.answers, **{size.name: getattr(self, size.name) for size in sizes}}
         with seeded(int_of(streams.words(key, 2, draw))):
-            made = type(self).factory(**{self.counted: self.answers}, **{f.name: getattr(self, f.name) for f in sizes})
+            try:
+                made = type(self).factory(**given)
+            except Exception as error:
+                if not own.raised_by_own(error):
+                    raise
+                what = ", ".join(f"{name}={x}" for name, x in given.items())
+                raise own.OwnCodeError(f"{type(self).__name__}({what}) failed in your own code", error) from error
         if not isinstance(made, nn.Module):
             raise self.wrong(f"makes a {type(made).__name__}, not a torch.nn.Module")
         return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Mapping
@@ -98,16 +97,11 @@ def estimate(experiment: Experiment, pace: Paces, workers: int | None = None) ->
     for shard in experiment.cells():
         of_this = pace[shard.setting.name, shard.variant]
         busy += sum(n * of_this.step(models, experiment.batch) for models, n in sizes.items())
-        values += experiment.models * (6 * _weights(experiment, shard) + rows)
+        values += experiment.models * (6 * experiment.parameter_count(shard.setting, shard.variant) + rows)
     kinds = len(experiment.settings) * len(experiment.variants)
     shards = kinds * sum(sizes.values())
     seconds = busy * experiment.steps * VALIDATION_SHARE / min(workers or cores(), shards)
     return Estimate(shards, kinds * experiment.models, seconds, values * BYTES_PER_VALUE)
-
-
-def _weights(experiment: Experiment, shard: Shard) -> int:
-    problem = experiment.problem(shard)
-    return sum(math.prod(map(int, p.shape)) for p in problem.model.parameters(problem.parts).values())
 
 
 def describe(experiment: Experiment, workers: int | None = None) -> str:
