@@ -9,6 +9,7 @@ from rich.text import Text
 
 from resharpen.analysis.compare import Comparison, Effect
 from resharpen.analysis.verdict import Gain
+from resharpen.experiments.specs.counts import side_by_side
 
 STYLE = {"helps": "green", "hurts": "red", "no difference": "cyan", "undecided": "yellow"}
 
@@ -29,6 +30,10 @@ def print_comparison(found: Comparison, console: Console) -> None:
     console.print(table)
     for line in found.sentences():
         console.print(Text(f"  {line}"), soft_wrap=True, highlight=False)
+    for line in side_by_side(found.parameters):
+        console.print(Text(f"  Parameters: {line}"), soft_wrap=True, highlight=False)
+    for line in found.size_warnings():
+        console.print(Text(f"  Warning: {line}", "yellow"), soft_wrap=True, highlight=False)
     _print_importance(found, console)
     lost = sum(models.diverged for models in found.models)
     weights = "BEMA" if found.weights == "bema" else "Training"

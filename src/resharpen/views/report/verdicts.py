@@ -55,7 +55,7 @@ def comparison_data(run: RunOrReference) -> dict[str, Any] | None:
         "every": EVERY,
         "label": found.metric.label,
         "margin": found.margin,
-        "sentences": found.sentences(),
+        "sentences": [*found.sentences(), *found.size_warnings()],
         "headlines": [found.effects.index(effect) for effect in found.headlines()],
         "effects": effects,
         "bestOf": [asdict(curve) for curve in found.best_of],
