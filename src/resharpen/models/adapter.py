@@ -16,13 +16,13 @@ What weight decay and Muon do to a parameter goes by the layer that owns it:
 
     embedding    of an nn.Embedding, tied or not                                     no decay, not inner
     vector       fewer than two axes, or of a norm: biases, gains                    no decay, not inner
-    output       the last nn.Linear, as defined, that gives one logit per token      decays, not inner
+    output       of the nn.Linear called last that gives one number per token        decays, not inner
     matrix       two axes                                                            decays, inner
     other        three axes and more, such as a convolution                          decays, not inner
 
-A parameter of the module itself is a matrix only if no axis is as long as the vocabulary. Where items are read the first
-nn.Linear is not inner either. Buffers and parameters that need no gradient are constants: made with the module, never
-trained.
+A parameter of the module itself is a matrix only if no axis is as long as the vocabulary. An nn.Linear that reads items,
+from 1 or 1 + C features, is not inner either. Buffers and parameters that need no gradient are constants: made with the
+module, never trained.
 
 Shapes: M models, N sequences, L positions, V tokens, C classes.
 """
@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, make_dataclass
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -240,9 +240,33 @@ def _declared(model: ModuleModel) -> dict[str, Parameter]:
         for x in layer.parameters(recurse=False):
             owners.setdefault(id(x), []).append(layer)
     linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
-    outer = [layer for layer in linear if layer.out_features == model.answers][-1:]
-    outer += linear[:1] if model.reads == "items" else []
+    outer = _output([layer for layer in linear if layer.out_features == model.answers], model, module)
+    if model.reads == "items":
+        outer += [layer for layer in linear if layer.in_features in (1, 1 + model.answers)]
     return {name: _kind(x, owners[id(x)], outer, model.answers) for name, x in trained(module).items()}
+
+
+def _output(candidates: list[nn.Linear], model: ModuleModel, module: nn.Module) -> list[nn.Linear]:
+    """The one that is called last; none where none is called."""
+    called: list[nn.Linear] = []
+    for layer in candidates:
+        layer.register_forward_hook(lambda layer, *_: called.append(layer))
+    tokens = torch.zeros(2, 2, dtype=torch.int64)
+    items = _Items(torch.zeros(2, 2), tokens, torch.full((2,), 2))
+    try:
+        with torch.no_grad(), seeded(0):
+            module.eval()(items if model.reads == "items" else tokens)
+    except Exception as error:
+        if not own.raised_by_own(error):
+            raise
+        raise own.OwnCodeError(f"the module '{type(model).__name__}' failed in your own code", error) from error
+    return called[-1:]
+
+
+class _Items(NamedTuple):
+    priority: Tensor
+    kind: Tensor
+    length: Tensor
 
 
 def _kind(x: Tensor, owners: list[nn.Module], outer: list[nn.Linear], answers: int) -> Parameter:
