@@ -171,12 +171,12 @@ def names_of(layers: int) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(("optimizer", "steps"), [("adamw", 25), ("muon", 2)])
+@pytest.mark.parametrize(("optimizer", "steps"), [("adamw", 25), ("muon", 1)])
 @pytest.mark.parametrize("task", [Dyck(2, 3), SetComplement(6)], ids=lambda task: task.name)
 def test_the_built_in_transformer_as_a_module_is_the_same(task, optimizer, steps):
     """With its weights copied, losses and weights are the same to rounding over 100 steps, in double: what decays, what
-    Muon acts on and which way round matrices are, too. Muon makes rounding errors in directions without a gradient as
-    large as any other, so there it is a few steps."""
+    Muon acts on and which way round matrices are, too. Muon makes rounding errors in directions with hardly a gradient
+    as large as any other, so there it is a few steps from large weights."""
     built_in = Transformer(task.vocabulary, layers=2, d=8, heads=2, d_mlp=6)
     ours = of_parts(task, built_in, "peri", 5, 6, 100, 3, positions="nope", optimizer=optimizer)
     ensemble = make_ensemble(ours, 3, **{**BENIGN, "rms_epsilon": 1e-5})
@@ -186,13 +186,15 @@ def test_the_built_in_transformer_as_a_module_is_the_same(task, optimizer, steps
     assert {name: p.decays for name, p in built_in.parameters(ours.parts).items()} == {
         name: module.parameters(theirs.parts)[other].decays for name, other in names.items()
     }
-    state = initial_state(theirs, ensemble)
-    for key, x in initial_state(ours, ensemble).items():
+    state, large = initial_state(theirs, ensemble), 25.0 if optimizer == "muon" else 1.0
+    begun = {key: large * x if x.ndim > 2 else x for key, x in initial_state(ours, ensemble).items()}
+    for key, x in begun.items():
         kept, _, name = key.partition(".")
         turned = x.swapaxes(-1, -2) if x.ndim == 3 and name != "E" else x
         state[f"{kept}.{names[name]}" if name else key] = turned.astype(np.float64)
     a, b = Definition(ours, ensemble, "float64"), Definition(theirs, ensemble, "float64")
     assert set(state) == set(b.dump())
+    a.load(begun)
     b.load(state)
     for _ in range(4):
         for engine in (a, b):
