@@ -4,8 +4,8 @@
 
 Both train the same modules on the same minibatches, one model after another, on one core: forward, backward, clipping,
 AdamW with its schedule, moving average. The plain loop is what one would write, with torch.optim.AdamW, clip_grad_norm_
-and LambdaLR. Before anything is timed, both have to have the same losses. Time is that of the process, so that others on
-the machine disturb it little; calls alternate, and the best of each counts.
+and LambdaLR. Before anything is timed, both have to have the same losses. Time is that of the process, which others on
+the machine disturb little; calls alternate, and the best of each counts.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def ours(problem: Problem, models: int, batches: list[Any]) -> Callable[[], floa
     same = {"peak_learning_rate": RATE, "one_minus_beta1": 1 - BETAS[0], "one_minus_beta2": 1 - BETAS[1]}
     same |= {"adam_epsilon": ADAM_EPSILON, "weight_decay": DECAY, "max_gradient_norm": CLIP}
     draws = draw(TABLE, 0, problem.setting, np.arange(models))
-    engine = TorchEngine(problem, Ensemble(np.arange(models), {**draws, **{k: 0 * draws[k] + x for k, x in same.items()}}))
+    engine = TorchEngine(
+        problem, Ensemble(np.arange(models), {**draws, **{k: 0 * draws[k] + x for k, x in same.items()}})
+    )
     begin = engine.dump()
 
     def call() -> float:
@@ -110,7 +112,7 @@ def plain_loop(problem: Problem, models: int, batches: list[Any]) -> Callable[[]
             optimizer.step()
             rate.step()
             with torch.no_grad():
-                torch._foreach_lerp_(average, parameters, EMA)
+                torch._foreach_lerp_(average, parameters, EMA)  # pyright: ignore
             losses.append(loss.detach())
         return float(losses[0])
 

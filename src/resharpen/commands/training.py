@@ -154,7 +154,9 @@ class RunFigure(Training):
         if self.workers is not None and self.workers < 1:
             raise UserError(f"workers = {self.workers}: must be at least 1")
         if self.dry_run:
-            console.print(describe(with_engine(experiment), self.workers), soft_wrap=True, highlight=False, markup=False)
+            console.print(
+                describe(with_engine(experiment), self.workers), soft_wrap=True, highlight=False, markup=False
+            )
             return None
         try:
             with _progress(console) as progress, orderly() as asked:

@@ -20,9 +20,9 @@ What weight decay and Muon do to a parameter goes by the layer that owns it:
     matrix       two axes                                                            decays, inner
     other        three axes and more, such as a convolution                          decays, not inner
 
-A parameter of the module itself is a matrix only if no axis is as long as the vocabulary. An nn.Linear that reads items,
-from 1 or 1 + C features, is not inner either. Buffers and parameters that need no gradient are constants: made with the
-module, never trained.
+A parameter of the module itself is [in, out], and inner only if no axis is as long as the vocabulary. An nn.Linear that
+reads items, from 1 or 1 + C features, is not inner either. Buffers and parameters that need no gradient are constants:
+made with the module, never trained.
 
 Shapes: M models, N sequences, L positions, V tokens, C classes.
 """
@@ -65,7 +65,9 @@ def makes_modules(found: Any) -> bool:
     """Whether a thing in the user's file is a class of modules, or a function that is told the number of tokens."""
     if isinstance(found, type):
         return issubclass(found, nn.Module)
-    return inspect.isfunction(found) and any(name in (*TOKENS, *CLASSES) for name in inspect.signature(found).parameters)
+    return inspect.isfunction(found) and any(
+        name in (*TOKENS, *CLASSES) for name in inspect.signature(found).parameters
+    )
 
 
 @cache
@@ -250,7 +252,7 @@ def _output(candidates: list[nn.Linear], model: ModuleModel, module: nn.Module) 
     """The one that is called last; none where none is called."""
     called: list[nn.Linear] = []
     for layer in candidates:
-        layer.register_forward_hook(lambda layer, *_: called.append(layer))
+        layer.register_forward_hook(lambda *_, layer=layer: called.append(layer))
     tokens = torch.zeros(2, 2, dtype=torch.int64)
     items = _Items(torch.zeros(2, 2), tokens, torch.full((2,), 2))
     try:
@@ -316,7 +318,9 @@ def check_module(model: ModuleModel, inputs: Any, others: Any, longest: Any) -> 
             if changed := _changed(before, _state(first)):
                 raise model.wrong(f"changes {changed} when it is called: nothing may be kept between calls")
             if given is inputs and not torch.equal(found.setdefault(training, logits.detach()), logits):
-                raise model.wrong("keeps something between calls: it answers the same input differently the second time")
+                raise model.wrong(
+                    "keeps something between calls: it answers the same input differently the second time"
+                )
     with seeded(1):  # with gradients, as before: some layers round differently without
         if not torch.equal(found[False], first(inputs)):
             raise model.wrong("is random in eval(): the same input must have the same answer")

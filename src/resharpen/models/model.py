@@ -28,7 +28,7 @@ class Misfit(ValueError):
 
     def __init__(self, kind: Kind, why: str):
         super().__init__(why)
-        self.kind = kind
+        self.kind: Kind = kind
 
 
 def check_norm(parts: Parts) -> None:

@@ -111,7 +111,8 @@ def test_a_stored_module_is_the_user_s(whole):
 def test_random_constants_are_those_of_the_draw(whole):
     name = whole.experiment.settings[0].name
     first, again, other = (
-        rs.load_model(whole, f"{name}/Convolution+muon/{draw}", selection="last").module().features for draw in (0, 0, 1)
+        rs.load_model(whole, f"{name}/Convolution+muon/{draw}", selection="last").module().features
+        for draw in (0, 0, 1)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -234,7 +235,7 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path, capsys, model, messa
 
 def test_parts_that_a_module_has_no_use_for_are_refused(tmp_path):
     for part in ("peri", "ssmax", "rope", "layer"):
-        with pytest.raises(rs.UserError, match="has no placement|has no attention|has no positions|has no norm"):
+        with pytest.raises(rs.UserError, match=r"has no (placement|attention|positions|norm)"):
             rs.read_toml(
                 spec_of(tmp_path, f'variants = ["pre", "nets.py:LSTM+{part}"]\n[task]\nv = 5\ntrain_lengths = [2]\n')
             )
@@ -278,7 +279,9 @@ model = { d = 16, heads = 4 }
     (tmp_path / "spec.toml").write_text(
         (tmp_path / "spec.toml").read_text().replace('"wide"]', '"wide", "nets.py:LSTM"]')
     )
-    with pytest.raises(rs.UserError, match=r"'LSTM' does not take heads, a size of \[task\] model \(it takes: d, layers"):
+    with pytest.raises(
+        rs.UserError, match=r"'LSTM' does not take heads, a size of \[task\] model \(it takes: d, layers"
+    ):
         rs.read_toml(tmp_path / "spec.toml")
 
 
@@ -299,7 +302,8 @@ def test_the_plan_says_what_every_parameter_is(tmp_path, capsys):
         "from dataclasses import dataclass\nimport resharpen as rs\n\n"
         "@dataclass(frozen=True)\nclass Bag(rs.Model):\n    vocabulary: int\n\n"
         "    def parameters(self, parts):\n        v = self.vocabulary\n        return {\n"
-        "            'E': rs.learned(v, 4, role='embedding', std=1.0),\n            'W': rs.learned(4, 4, uniform=0.5),\n"
+        "            'E': rs.learned(v, 4, role='embedding', std=1.0),\n"
+        "            'W': rs.learned(4, 4, uniform=0.5),\n"
         "            'b': rs.learned(4, start=0.0),\n            'U': rs.learned(4, v, role='output'),\n"
         "        }\n\n"
         "    def logits(self, theta, tokens, parts, hyper, record=None):\n"

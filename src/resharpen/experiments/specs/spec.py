@@ -70,9 +70,7 @@ class Setting:
         if self.sizes is None:
             usual = type(self.model).usual(self.task.vocabulary)
             names = [size.name for size in fields(self.model)]  # pyright: ignore[reportArgumentType]
-            object.__setattr__(
-                self, "sizes", tuple(x for x in names if getattr(usual, x) != getattr(self.model, x))
-            )
+            object.__setattr__(self, "sizes", tuple(x for x in names if getattr(usual, x) != getattr(self.model, x)))
 
     @property
     def name(self) -> str:
@@ -130,7 +128,7 @@ def longest_input(task: Task, seed: int, inputs: Any) -> Any:
         return task.examples(last).inputs
     if isinstance(inputs, tuple):
         priority, kind, _ = (np.resize(x[:1], (1, max(lengths))) for x in inputs)
-        return type(inputs)(priority, kind, np.array([max(lengths)]))
+        return inputs._replace(priority=priority, kind=kind, length=np.array([max(lengths)]))  # pyright: ignore[reportAttributeAccessIssue]
     return np.resize(inputs[:1], (1, max(lengths)))
 
 
@@ -152,7 +150,9 @@ def check_fits(task: Task, model: Model) -> None:
         if getattr(model, size) is None:
             takes = ", ".join(sizes_of(model))
             name = own.short(model.kind)
-            raise UserError(f"the model '{name}' needs {size}, as in model = {{ kind = ..., {size} = 32 }} (it takes: {takes})")
+            raise UserError(
+                f"the model '{name}' needs {size}, as in model = {{ kind = ..., {size} = 32 }} (it takes: {takes})"
+            )
     for size in OF_THE_TASK:
         given = getattr(model, size, task.vocabulary)
         if given != task.vocabulary:
@@ -327,8 +327,8 @@ class Experiment:
         for size in (x for x in takes if x not in dict(variant.model.sizes)):
             if len({getattr(s.model, size) if size in (s.sizes or ()) else None for s in self.settings}) > 1:
                 raise UserError(
-                    f"variant '{own.short(name)}': the tasks name different sizes {size}: run them apart, or name it in "
-                    "the variant's model"
+                    f"variant '{own.short(name)}': the tasks name different sizes {size}: run them apart, or name it "
+                    "in the variant's model"
                 )
 
     def _named_baseline(self) -> str | None:
