@@ -204,7 +204,8 @@ def reported(model: StoredModel, seed: int) -> dict[tuple[str, int], float]:
     for piece in validation.pieces(10**6):
         inputs, scored, truth = task.examples(piece)
         record = {}
-        logits = module(as_tensors(inputs), record if model.model.reads == "items" else None)
+        further = (record,) if model.model.reads == "items" and not model.model.is_module else ()
+        logits = module(as_tensors(inputs), *further)
         found = task.score(logits[torch.as_tensor(scored)][None], {name: as_tensors(x) for name, x in truth.items()})
         if record:  # of a retriever the report tells how attention disperses, too
             weights = record["weights"][0, :, 0, 0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from resharpen.analysis.scores import scored_lengths, task_of
 from resharpen.analysis.statistics import quantile
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.opening import RunOrReference
+from resharpen.experiments.specs.counts import Counts
 from resharpen.experiments.specs.spec import roles
 from resharpen.experiments.specs.toml import differences, tasks_data, to_data
 from resharpen.tasks import Metric
@@ -38,6 +39,7 @@ class Paired:
     every: pl.DataFrame
     """One row per model, kind of weights and length, with the columns of `models`; `gain` is the value with the sign
     that makes more better, null for a model without any, `new` whether the length is longer than trained."""
+    parameters: Counts = field(default_factory=dict)
 
     @property
     def sign(self) -> int:
@@ -138,6 +140,13 @@ def pair(
         weights,
         {name: tuple(source.experiment.rows(source.experiment.variants[own])) for name, (source, own) in named.items()},
         rows,
+        {
+            (setting.name, name): source.experiment.parameter_count(setting, own)
+            for name in dict.fromkeys(chosen)
+            for source, own in (named[name],)
+            for setting in source.experiment.settings
+            if setting.name in set(rows["setting"])
+        },
     )
 
 

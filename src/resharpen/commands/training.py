@@ -133,7 +133,9 @@ class RunFigure(Training):
         if self.address is not None and self.launcher != "ray":
             raise UserError(f"address = {self.address}: only the launcher 'ray' has one")
         if self.dry_run:
-            console.print(describe(with_engine(experiment), self.workers))
+            console.print(
+                describe(with_engine(experiment), self.workers), soft_wrap=True, highlight=False, markup=False
+            )
             return None
         view = LiveProgress(console) if console.is_terminal else nullcontext(PlainProgress(console))
         try:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from resharpen import streams
 from resharpen.models import Model
-from resharpen.models.initial import initial_weights
 from resharpen.optim.adamw import adamw
 from resharpen.optim.bema import bema_weights
 from resharpen.optim.hyperparameters import Draws
@@ -122,8 +121,7 @@ class Engine(Protocol):
 def initial_state(problem: Problem, ensemble: Ensemble) -> Arrays:
     problem.optimizer.check()  # names of its state must not clash with ours
     models = len(ensemble.draw_M)
-    parameters = problem.model.parameters(problem.parts)
-    theta_0 = initial_weights(problem.seed, problem.setting, ensemble.draw_M, parameters)
+    theta_0 = problem.model.initial(problem.seed, problem.setting, ensemble.draw_M, problem.parts)
     state: Arrays = {
         "step": np.zeros(1, np.int64),
         "diverged_at": np.full(models, -1, np.int64),

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from resharpen.analysis.statistics import quantile
 from resharpen.experiments.keeping.store import Run, quoted
+from resharpen.experiments.specs.counts import side_by_side
 from resharpen.streams import GROUP
 from resharpen.tasks import Metric
 
@@ -150,6 +151,10 @@ def print_comparison(found: Comparison, console: Console) -> None:
     console.print(table)
     for line in found.sentences():
         console.print(Text(f"  {line}"), soft_wrap=True, highlight=False)
+    for line in side_by_side(found.parameters):
+        console.print(Text(f"  Parameters: {line}"), soft_wrap=True, highlight=False)
+    for line in found.size_warnings():
+        console.print(Text(f"  Warning: {line}", "yellow"), soft_wrap=True, highlight=False)
     _print_importance(found, console)
     pairs = "-".join(map(str, sorted({models.models for models in found.models})))
     diverged, total = (sum(getattr(models, name) for models in found.models) for name in ("diverged", "models"))

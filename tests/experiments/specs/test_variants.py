@@ -75,7 +75,7 @@ def own(tmp_path: Path) -> Path:
 
 
 def sct(variants, **changes) -> Experiment:
-    setting = Setting(SetComplement(4), 2, Minimal(4, 3, 2, 3))
+    setting = Setting(SetComplement(4), 2, Minimal(4, 3, 2, 3), sizes=())  # `Bag` takes none of them
     given = {"models": 2, "steps": 3, "batch": 4, "checkpoints": 1, "engine": "torch", **changes}
     return Experiment("x", (setting,), variants, **given)
 

@@ -44,6 +44,8 @@ class StoredModel:
     """Name -> array, without a model axis."""
     step: int
     """The checkpoint that was kept."""
+    seed: int = 0
+    """Of the run; with the setting and the draw it gives the constants of the user's own modules."""
 
     def __call__(self, sequences: Sequence[Any] | NDArray) -> NDArray[np.float32]:
         """Probabilities of the next token after each sequence of tokens, [N, V]; sequences may differ in length.
@@ -73,7 +75,8 @@ class StoredModel:
 
         record: dict[str, Any] = {}
         with torch.no_grad():
-            record["output"] = self.module()(self.read(sequence), record)[None]
+            recorded = () if self.model.is_module else (record,)
+            record["output"] = self.module()(self.read(sequence), *recorded)[None]
         named = {name: x for name, x in record.items() if not isinstance(x, tuple)}
         for name, around in record.items():
             if isinstance(around, tuple):
@@ -100,7 +103,14 @@ class StoredModel:
         return Items(torch.tensor(array[None, :, 0]).float(), read, torch.tensor([len(array)])) if pairs else read  # pyright: ignore[reportArgumentType]
 
     def module(self) -> nn.Module:
+        """The model as a plain torch module, to evaluate or to train further: tokens [N, L] of any integer type ->
+        logits [N, L, V]; or items -> logits [N, C]. Of a module of the user's own it is that module."""
+        from resharpen.models.adapter import ModuleModel, init_key, with_weights
         from resharpen.models.module import SingleModel
+
+        if isinstance(self.model, ModuleModel):
+            made = self.model.make(init_key(self.seed, self.setting.name), int(self.id.rpartition("/")[2]))
+            return with_weights(made, self.weights)
 
         return SingleModel(self.model, self.parts, self.hyperparameters, self.weights)
 
@@ -125,7 +135,7 @@ def load_model(run: Run, model_id: str, weights: Weights = "train", selection: s
     hyperparameters = {name: row[name] for name in run.experiment.rows(variant) if row[name] is not None}
     if missing := [name for name in (*READ, *parts.hyperparameters) if name not in hyperparameters]:
         raise UserError(f"model '{model_id}' cannot be opened: its {missing[0]} is not recorded in {run.directory}")
-    return StoredModel(model_id, shard.setting, model, parts, hyperparameters, kept, step)
+    return StoredModel(model_id, shard.setting, model, parts, hyperparameters, kept, step, run.experiment.seed)
 
 
 def find_shard(run: Run, model_id: str) -> Shard:

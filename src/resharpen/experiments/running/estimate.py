@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Mapping
@@ -10,9 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from resharpen import own
 from resharpen.engines.choose import make_engine
 from resharpen.experiments.keeping.machine import cores
 from resharpen.experiments.running.runner import with_engine
+from resharpen.experiments.specs.counts import parameter_counts, side_by_side, unlike
 from resharpen.experiments.specs.shelf import SCALES, SHELF, take
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.variant import Variant
@@ -95,9 +96,7 @@ def estimate(experiment: Experiment, pace: Paces, workers: int | None = None) ->
     for shard in experiment.cells():
         of_this = pace[shard.setting.name, shard.variant]
         busy += sum(n * of_this.step(models, experiment.batch) for models, n in sizes.items())
-        problem = experiment.problem(shard)
-        weights = sum(math.prod(map(int, p.shape)) for p in problem.model.parameters(problem.parts).values())
-        values += experiment.models * (6 * weights + rows)
+        values += experiment.models * (6 * experiment.parameter_count(shard.setting, shard.variant) + rows)
     kinds = len(experiment.settings) * len(experiment.variants)
     shards = kinds * sum(sizes.values())
     seconds = busy * experiment.steps * VALIDATION_SHARE / min(workers or cores(), shards)
@@ -115,8 +114,28 @@ def describe(experiment: Experiment, workers: int | None = None) -> str:
         f"  shards      {found.shards:,}\n"
         f"  time        about {found.seconds / 3600:.2g} hours on {workers or cores()} workers\n"
         f"  disk        about {found.bytes / 2**20:,.0f} MiB\n"
+        f"{_parameters(experiment)}"
         "Nothing was trained or written."
     )
+
+
+def _parameters(experiment: Experiment) -> str:
+    """How many parameters models have, and of the user's own what each of them is."""
+    counts, baseline = parameter_counts(experiment), experiment.baseline or next(iter(experiment.variants))
+    lines = [f"  parameters  {line}" for line in side_by_side(counts)]
+    lines += [f"  warning     {line}" for line in unlike(counts, baseline)]
+    for name, variant in experiment.variants.items():
+        model = experiment.settings[0].model_of(variant)
+        if own.is_own(model.kind):
+            rows = [("", "shape", "drawn", "decays", "inner")]
+            rows += [
+                (key, " x ".join(map(str, p.shape)), p.drawn, "yes" if p.decays else "no", "yes" if p.inner else "no")
+                for key, p in model.parameters(variant.parts(model)).items()
+            ]
+            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+            table = ["  ".join(f"{x:{n}}" for x, n in zip(row, widths, strict=True)).rstrip() for row in rows]
+            lines += [f"  parameters of {name}, {experiment.settings[0].name}", *(f"    {line}" for line in table)]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def time_figures() -> tuple[dict[tuple[str, str], float], str]:

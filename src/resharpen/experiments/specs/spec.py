@@ -18,7 +18,7 @@ from resharpen import own, streams
 from resharpen.engines.base import Ensemble, Problem, setting_name
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.specs.schema import RESERVED
-from resharpen.experiments.specs.variant import OF_THE_TASK, Variant, choose, meaning, sum_name
+from resharpen.experiments.specs.variant import OF_THE_TASK, Variant, choose, meaning, sizes_of, sum_name
 from resharpen.models import Model, find_model
 from resharpen.optim import find_optimizer
 from resharpen.optim.hyperparameters import TABLE, Given, Row, draw, narrowed
@@ -55,19 +55,27 @@ class Setting:
     train_length: int
     model: Model = None  # pyright: ignore[reportAssignmentType]
     """By default the usual model of the task."""
+    sizes: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
+    """The sizes that the spec names: a model of the user's own gets them, too. None: those that are not usual."""
 
     def __post_init__(self) -> None:
         self.task.check_train_length(self.train_length)
         if self.model is None:
             object.__setattr__(self, "model", usual_model(self.task))
         check_fits(self.task, self.model)
+        if self.sizes is None:
+            usual = type(self.model).usual(self.task.vocabulary)
+            names = [size.name for size in fields(self.model)]  # pyright: ignore[reportArgumentType]
+            object.__setattr__(self, "sizes", tuple(x for x in names if getattr(usual, x) != getattr(self.model, x)))
 
     @property
     def name(self) -> str:
         return setting_name(self.task, self.train_length)
 
     def model_of(self, variant: Variant) -> Model:
-        model = variant.model.apply(self.model, self.task.vocabulary) if variant.model else self.model
+        assert self.sizes is not None
+        change, base = variant.model, self.model
+        model = change.apply(base, self.task.vocabulary, self.sizes) if change else base
         check_fits(self.task, model)
         return model
 
@@ -90,6 +98,35 @@ def check_own_task(task: Task, seed: int, train_length: int) -> None:
         raise own.OwnCodeError(f"task '{task.name}' failed in your own code", error) from error
 
 
+@cache
+def check_own_module(task: Task, model: Model, seed: int, train_length: int) -> None:
+    """UserError for a module of the user's own that cannot be trained on a task, before it is. Once a process."""
+    from resharpen.models.adapter import ModuleModel, check_module
+
+    assert isinstance(model, ModuleModel)
+    key = streams.key(seed, setting_name(task, train_length), "batch")
+    few, others = (task.batch(key, 0, step, n, train_length).inputs for step, n in ((0, 3), (1, 2)))
+    try:
+        check_module(model, few, others, longest_input(task, seed, few))
+    except Exception as error:
+        if isinstance(error, UserError) or not own.raised_by_own(error):
+            raise
+        raise own.OwnCodeError(f"the module '{own.short(model.kind)}' failed in your own code", error) from error
+
+
+def longest_input(task: Task, seed: int, inputs: Any) -> Any:
+    """One input as long as the longest that is reported: the first of some that is there repeated, where the task says
+    how long that is, else from its report set."""
+    lengths = None if own.is_own(task.kind) else task.reported_lengths
+    if lengths is None:
+        *_, last = task.validation(seed, "report").pieces(1)
+        return task.examples(last).inputs
+    if isinstance(inputs, tuple):
+        priority, kind, _ = (np.resize(x[:1], (1, max(lengths))) for x in inputs)
+        return inputs._replace(priority=priority, kind=kind, length=np.array([max(lengths)]))  # pyright: ignore[reportAttributeAccessIssue]
+    return np.resize(inputs[:1], (1, max(lengths)))
+
+
 def _given(name: str, value: Any) -> Given:
     """A row of [hyperparameters] as a number, a pair or a Row."""
     if isinstance(value, Row):
@@ -104,6 +141,13 @@ def _given(name: str, value: Any) -> Given:
 def check_fits(task: Task, model: Model) -> None:
     if model.reads != task.reads:
         raise UserError(f"the model '{own.short(model.kind)}' reads {model.reads}, {task.name} gives {task.reads}")
+    for size in sizes_of(model):
+        if getattr(model, size) is None:
+            takes = ", ".join(sizes_of(model))
+            name = own.short(model.kind)
+            raise UserError(
+                f"the model '{name}' needs {size}, as in model = {{ kind = ..., {size} = 32 }} (it takes: {takes})"
+            )
     for size in OF_THE_TASK:
         given = getattr(model, size, task.vocabulary)
         if given != task.vocabulary:
@@ -249,6 +293,7 @@ class Experiment:
         given = self.variants if isinstance(self.variants, Mapping) else choose(self.variants, {})
         named: dict[str, Variant] = {}
         for written, variant in given.items():
+            self._check_sizes(written, variant)
             whole, said = self._resolved(variant), meaning(written)
             is_sum = own.is_own(written) or (said is not None and self._same(said, whole))
             name = sum_name(whole, self.settings[0].model_of(variant)) if is_sum else written
@@ -264,6 +309,18 @@ class Experiment:
                 )
             named[name] = whole
         return named
+
+    def _check_sizes(self, name: str, variant: Variant) -> None:
+        """UserError where tasks of different sizes would give one variant of the user's own several."""
+        if variant.model is None or not own.is_own(variant.model.kind or "") or variant.model.whole:
+            return
+        takes = sizes_of(self.settings[0].model_of(variant))
+        for size in (x for x in takes if x not in dict(variant.model.sizes)):
+            if len({getattr(s.model, size) if size in (s.sizes or ()) else None for s in self.settings}) > 1:
+                raise UserError(
+                    f"variant '{own.short(name)}': the tasks name different sizes {size}: run them apart, or name it "
+                    "in the variant's model"
+                )
 
     def _named_baseline(self) -> str | None:
         if self.baseline is None or self.baseline in self.variants:
@@ -287,11 +344,13 @@ class Experiment:
                 try:
                     model = setting.model_of(variant)
                     parts = variant.parts(model)
-                    weights = sum(math.prod(map(int, p.shape)) for p in model.parameters(parts).values())
+                    weights = self.parameter_count(setting, name)
                     if weights > MOST_WEIGHTS:
                         raise ValueError(f"a model of {weights:,} weights is too large: at most {MOST_WEIGHTS:,}")
                 except ValueError as error:
                     raise UserError(f"variant '{name}': {error}") from error
+                if model.is_module:
+                    check_own_module(setting.task, model, self.seed, setting.train_length)
                 if not parts.attention.trains:
                     raise UserError(f"variant '{name}': {parts.attention.name} is only for rescoring trained models")
             find_optimizer(variant.optimizer)
@@ -313,6 +372,12 @@ class Experiment:
                         raise UserError(f"a {what} cannot have a field '{name}': the tables have a column of that name")
                     if what == "model":
                         typed(f"{name} of a {own.short(thing.kind)}", value, int)
+
+    def parameter_count(self, setting: Setting, variant: str) -> int:
+        """How many numbers a model learns."""
+        model = setting.model_of(self.variants[variant])
+        parameters = model.parameters(self.variants[variant].parts(model))
+        return sum(math.prod(map(int, p.shape)) for p in parameters.values())
 
     def usual_rows(self, variant: Variant) -> dict[str, Row]:
         """The default search of a variant: the paper's table, and the rows of its parts."""

@@ -150,7 +150,11 @@ def _settings(table: Data, refer: Refer) -> list[Setting]:
     task = find_task(refer(kind)).from_data(
         {key: x for key, x in table.items() if key not in ("kind", "train_lengths", "model")}
     )
-    model = _model(task, typed("task.model", table.get("model", {}), dict), refer)
+    given = table.get("model", {})
+    given = {"kind": given} if isinstance(given, str) else typed("task.model", given, dict, "a name or a table")
+    model = _model(task, given, refer)
+    # a stored spec has all sizes, also those that nobody named
+    sizes = None if refer is own.stored else tuple(name for name in given if name != "kind")
     usual = [] if task.usual_train_length is None else [task.usual_train_length]
     if not usual and "train_lengths" not in table:
         raise UserError("[task] needs 'train_lengths'")
@@ -159,7 +163,7 @@ def _settings(table: Data, refer: Refer) -> list[Setting]:
         raise UserError("train_lengths = []: at least one training length")
     if len({str(length) for length in lengths}) != len(lengths):
         raise UserError(f"train_lengths = {lengths}: a length is given twice")
-    return [Setting(task, typed("train_lengths", length, int), model) for length in lengths]
+    return [Setting(task, typed("train_lengths", length, int), model, sizes) for length in lengths]
 
 
 def _model(task: Task, table: Data, refer: Refer) -> Model:

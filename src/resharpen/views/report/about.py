@@ -10,6 +10,7 @@ from resharpen.analysis.scores import not_recorded
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.keeping.reference import Reference
+from resharpen.experiments.specs.counts import parameter_counts, side_by_side
 from resharpen.experiments.specs.shelf import SCALES, SHELF, take
 from resharpen.experiments.specs.spec import Experiment, roles
 from resharpen.experiments.specs.toml import differences, to_data
@@ -37,6 +38,7 @@ def about(run: RunOrReference) -> dict[str, Any]:
         "steps": f"{experiment.steps:,} of {experiment.batch:,} sequences, {checkpoints} checkpoints",
         "seed": str(experiment.seed),
         "engine": ", ".join(f"{name}: {variant.engine}" for name, variant in experiment.variants.items()),
+        "parameters": "; ".join(side_by_side(parameter_counts(experiment))),
     }
     if missing := not_recorded(run):
         facts[NOT_RECORDED] = ", ".join(name.replace("_", " ") for name in missing)

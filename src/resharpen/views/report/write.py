@@ -122,7 +122,7 @@ def comparison_data(run: RunOrReference) -> dict[str, Any] | None:
         "every": EVERY,
         "label": found.metric.label,
         "margin": found.margin,
-        "sentences": found.sentences(),
+        "sentences": [*found.sentences(), *found.size_warnings()],
         "headlines": [found.effects.index(effect) for effect in found.headlines()],
         "effects": [asdict(e) | {"median": _flat(e.median), "best": _flat(e.best)} for e in found.effects],
         "bestOf": [asdict(curve) for curve in found.best_of],
