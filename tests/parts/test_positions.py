@@ -5,11 +5,7 @@ import pytest
 import torch
 
 from resharpen.parts import POSITIONS
-from resharpen.parts.positions.rope import rope
-
-
-def rotate(x):
-    return rope(x, None)
+from resharpen.parts.positions.rope import rotated as rotate
 
 
 def test_rotation_depends_on_relative_positions_only():

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
+from resharpen.errors import UserError
 from resharpen.parts.parameter import Parameter
 
 STD, CUT = 0.02, 2.0
@@ -32,6 +33,10 @@ def initial_weights(
         shape: tuple[int, ...] = tuple(map(int, parameter.shape))
         if parameter.start is None:
             return truncated_normal(streams.key(seed, setting, "init", name), draw_M, shape)
-        return np.full((len(draw_M), *shape), parameter.start, np.float32)
+        value = parameter.start(*shape) if callable(parameter.start) else parameter.start
+        try:
+            return np.broadcast_to(np.asarray(value, np.float32), (len(draw_M), *shape)).copy()
+        except (ValueError, TypeError):
+            raise UserError(f"the start of {name} must be numbers in the shape {list(shape)}, not {value!r}") from None
 
     return {name: start(name, parameter) for name, parameter in parameters.items()}

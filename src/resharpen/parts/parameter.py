@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
+
+Start = float | Callable[..., Any] | None
+"""A constant; a function of the sizes that gives an array of that shape, or what broadcasts to it, the same for all
+models; None draws from the truncated normal of every matrix."""
 
 
 @dataclass(frozen=True)
@@ -11,8 +16,7 @@ class Parameter:
     """The shape without the model axis; a part may name a size of the model in it, such as "d" or "heads"."""
 
     shape: tuple[int | str, ...]
-    start: float | None = None
-    """A constant; None draws from the truncated normal of every matrix."""
+    start: Start = None
     decays: bool = True
     """Whether weight decay acts on it."""
     inner: bool = False
@@ -31,8 +35,13 @@ class Parameter:
         return replace(self, shape=shape)
 
 
-def learned(*shape: int | str, start: float | None = None) -> Parameter:
-    """What a part learns: matrices are drawn and decay, what starts at a constant does not."""
+def learned(*shape: int | str, start: Start = None) -> Parameter:
+    """What a part learns: matrices are drawn and decay, what starts at given values does not.
+
+    >>> slopes = learned("heads", start=lambda heads: [2.0 ** -(8 * h / heads) for h in range(1, heads + 1)])
+    >>> slopes.start(2)
+    [0.0625, 0.00390625]
+    """
     return Parameter(shape, start, decays=start is None, inner=start is None and len(shape) == 2)
 
 

@@ -22,6 +22,7 @@ from resharpen.experiments.specs.variant import OF_THE_TASK, Variant, choose, me
 from resharpen.models import Model, find_model
 from resharpen.optim import find_optimizer
 from resharpen.optim.hyperparameters import TABLE, Given, Row, draw, narrowed
+from resharpen.optim.schedules import find_schedule
 from resharpen.plain import known, shown, typed
 from resharpen.streams import GROUP
 from resharpen.tasks import Task
@@ -329,7 +330,8 @@ class Experiment:
     def usual_rows(self, variant: Variant) -> dict[str, Row]:
         """What is drawn where the spec says nothing of it: the paper's table, and what the parts of a variant bring."""
         parts = variant.parts(self.settings[0].model_of(variant))
-        return {**TABLE, **find_optimizer(variant.optimizer).hyperparameters, **parts.hyperparameters}
+        schedule, optimizer = find_schedule(variant.schedule), find_optimizer(variant.optimizer)
+        return {**TABLE, **optimizer.hyperparameters, **schedule.hyperparameters, **parts.hyperparameters}
 
     def rows(self, variant: Variant) -> dict[str, Row]:
         """What is drawn for the models of a variant."""
@@ -378,6 +380,7 @@ class Experiment:
             steps=self.steps,
             seed=self.seed,
             optimizer=find_optimizer(variant.optimizer),
+            schedule=find_schedule(variant.schedule),
             device=self.device,
             march=self.march,
         )
