@@ -20,7 +20,6 @@ from resharpen.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-LOW = 0xFFFFFFFF
 MOST_AXES = 3
 """Of what is drawn per sequence: they and the row are the counter."""
 
@@ -41,17 +40,15 @@ def uniforms(moment: Moment, name: str, n: int | None, shape: tuple[int, ...]) -
 
     if len(shape) > MOST_AXES:
         raise UserError(f"p.uniform{shape}: at most {MOST_AXES} axes, besides those of models and sequences")
-    device, axes = moment.key_Mx2.device, (*(1,) * (MOST_AXES - len(shape)), *shape)
-    whole = [torch.arange(size, device=device) for size in (*axes[:2], (axes[2] + 3) // 4)]
+    from resharpen.parts.philox import uniform_words
+
     if n is None:
-        row, name = torch.zeros(1, dtype=torch.int64, device=device), f"{name} of all sequences"
+        row, name = torch.zeros(1, dtype=torch.int64, device=moment.t.device), f"{name} of all sequences"
     else:
-        row = torch.arange(n, device=device) if moment.row_N is None else moment.row_N
-    hashed = _key(name)
-    k0, k1 = ((moment.key_Mx2[:, i] ^ hashed[i])[:, None, None, None, None] for i in (0, 1))
-    blocks = _philox(k0, k1, whole[2], row[:, None, None, None], whole[0][:, None, None], whole[1][:, None])
-    words = torch.stack(blocks, dim=-1).flatten(-2).narrow(-1, 0, axes[2])
-    return (words >> 8).to(moment.t.dtype).mul(2.0**-24).view(*words.shape[:2], *shape)
+        row = torch.arange(n, device=moment.t.device) if moment.row_N is None else moment.row_N
+    axes = (*(1,) * (MOST_AXES - len(shape)), *shape)
+    found = uniform_words(moment.key_Mx2, row, *_key(name), *axes)
+    return found.to(moment.t.dtype).view(*found.shape[:2], *shape)
 
 
 def _key(name: str) -> streams.Key:
@@ -59,18 +56,3 @@ def _key(name: str) -> streams.Key:
 
 
 _key._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]  # torch.compile cannot follow a hash
-
-
-def _philox(k0: Tensor, k1: Tensor, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> tuple[Tensor, ...]:
-    """Ten rounds of Philox4x32, as `streams.philox`, on 32-bit words in int64. The multipliers are taken less 2^32, so
-    that no product overflows."""
-    for _ in range(10):
-        product0, product1 = c0 * (0xD2511F53 - 2**32), c2 * (0xCD9E8D57 - 2**32)
-        c0, c1, c2, c3 = (
-            (c2 + (product1 >> 32)) ^ c1 ^ k0,
-            product1 & LOW,
-            (c0 + (product0 >> 32)) ^ c3 ^ k1,
-            product0 & LOW,
-        )
-        k0, k1 = (k0 + 0x9E3779B9) & LOW, (k1 + 0xBB67AE85) & LOW
-    return c0, c1, c2, c3
