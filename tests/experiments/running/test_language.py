@@ -27,7 +27,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "my_language.toml"
 def small() -> Experiment:
     """The example language with a transformer of width 16, cut to a few short steps."""
     data = tomllib.loads(EXAMPLE.read_text())
-    data["task"] |= {"train_length": 8, "model": {"layers": 1, "d": 16, "heads": 2, "d_mlp": 32}}
+    data["task"] |= {"train_lengths": [8], "model": {"layers": 1, "d": 16, "heads": 2, "d_mlp": 32}}
     return from_data(data | {"name": "heads", "models": 2, "steps": 4, "batch": 8, "checkpoints": 2, "engine": "torch"})
 
 

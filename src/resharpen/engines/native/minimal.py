@@ -62,6 +62,8 @@ class NativeMinimal(NativeEngine):
         """What it can train it can read, and no more."""
         if not isinstance(problem.task, SetComplement):
             return f"it knows the minimal transformer on Set Complement, not on {problem.task.name}"
+        if training and type(problem.task).batch is not SetComplement.batch:
+            return f"it draws the minibatches of Set Complement, and {problem.task.name} draws its own"
         if problem.task.v > 32:
             return f"v = {problem.task.v}: it keeps a set of tokens in 32 bits"
         if problem.batch >= 2**16:
