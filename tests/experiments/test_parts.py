@@ -63,7 +63,9 @@ def written(name: str) -> str:
 
 def spec(model: str, *names: str) -> Experiment:
     sums = list(dict.fromkeys(written(name) for name in names))
-    return Experiment("x", (SETTINGS[model],), sums, models=2, steps=6, batch=8, checkpoints=2, engine="torch")
+    sizes = {"models": 2, "steps": 6, "batch": 8, "checkpoints": 2, "engine": "torch"}
+    # without warm-up, so that schedules differ from the second step on
+    return Experiment("x", (SETTINGS[model],), sums, **sizes, hyperparameters={"warmup_steps": 0})
 
 
 def engine_of(model: str, name: str) -> TorchEngine:
@@ -105,7 +107,8 @@ def test_it_is_paired_and_does_something(model, name):
     assert set(found) == set(draws) | set(brought)
     assert all(np.array_equal(found[row], draws[row]) for row in draws if row not in brought)
     a, b = (arrays_of(engine.dump(), "theta") for engine in (usual, other))
-    shared = [key for key in a if key in b]
+    ours, others = (engine.problem.model.parameters(engine.problem.parts) for engine in (usual, other))
+    shared = [key for key in a if key in b and ours[key] == others[key]]  # the gain of another norm may start elsewhere
     assert "W_2" in shared or "U" in shared
     assert all(np.array_equal(a[key], b[key]) for key in shared)
     usual.advance(3)
