@@ -20,7 +20,9 @@ def minibatch(seed):
 
 
 def rows_of(batches):
-    return sorted(tuple(zip(x[m], y[m], strict=True)) for b in batches for x, y, m in zip(*b[:3], strict=True) if m.any())
+    return sorted(
+        tuple(zip(x[m], y[m], strict=True)) for b in batches for x, y, m in zip(*b[:3], strict=True) if m.any()
+    )
 
 
 def cost(shapes):
