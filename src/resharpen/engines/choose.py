@@ -86,6 +86,15 @@ def rounding(engine: str, march: str, device: str) -> str:
     return rounding(device)
 
 
+def compiles(engine: str, problem: Problem) -> bool:
+    """Whether the number of steps is one from which what trains is compiled: its last bits differ."""
+    if engine == "native" or not problem.model.compiles:
+        return False
+    from resharpen.engines.torch.fast import COMPILED_FROM
+
+    return problem.steps >= COMPILED_FROM
+
+
 def how_much_slower(problem: Problem) -> str:
     """Words for what the torch engine costs where the native one has a kernel for the model."""
     factor = SLOWER.get(problem.model.kind) if problem.device == "cpu" else None

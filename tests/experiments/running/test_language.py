@@ -16,7 +16,7 @@ from resharpen.errors import UserError
 from resharpen.experiments.running.runner import run
 from resharpen.experiments.specs.shelf import SCALES, take
 from resharpen.experiments.specs.spec import Experiment, Setting
-from resharpen.experiments.specs.toml import from_data, read_toml, to_data
+from resharpen.experiments.specs.toml import from_data, from_stored, read_toml, to_data
 from resharpen.parts import PAPER_PLACEMENTS
 from resharpen.tasks import Dyck, OwnLanguage
 

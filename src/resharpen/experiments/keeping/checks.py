@@ -32,6 +32,7 @@ HEADER = {
     "spec": Field(dict),
     "drawn": Field(dict),
     "extents": Field(list),
+    "checkpoints_before": Field(list, needed=False),
     "code": Field(list),
     "rounding": Field(dict),
     "provenance": Field(dict),

@@ -7,6 +7,7 @@ shards/SETTING/VARIANT/FIRST-LAST/
     state.safetensors                   an unfinished shard: everything needed to go on, bit for bit
     models, curves, lengths .parquet    a finished shard: its rows of the three tables
     weights.safetensors                 the kept weights, WEIGHTS.SELECTION.NAME [M, ...]
+    final.safetensors                   the last state, where the schedule allows more steps later
     manifest.json                       written last, with the hashes of the others: now the shard is done
     .lease                              held by the process that trains the shard; gone when it is done
 .lock                                   held for a moment by whoever creates or extends the run
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 from resharpen import own
 from resharpen.engines.choose import rounding
 from resharpen.errors import UserError, unknown
-from resharpen.experiments.keeping import files, lock
+from resharpen.experiments.keeping import files, lock, longer
 from resharpen.experiments.keeping.checks import check_extents, check_header
 from resharpen.experiments.keeping.header import read_header, write_header
 from resharpen.experiments.keeping.machine import provenance
@@ -286,8 +287,8 @@ def locked(run: Run) -> Iterator[None]:
 
 
 def open_run(new_run: Run, experiment: Experiment) -> None:
-    """Create a run of which nothing was read yet, or continue it: with the same spec, or with more models. For who
-    holds its lock."""
+    """Create a run of which nothing was read yet, or continue it: with the same spec, with more models, or with more
+    steps where that gives the same bits as if it had been so long at first. For who holds its lock."""
     if not (new_run.root / HEADER).exists():
         _write_header(new_run, experiment, [])
         return
@@ -298,9 +299,12 @@ def open_run(new_run: Run, experiment: Experiment) -> None:
         begun = {name: variant.engine for name, variant in old.variants.items()}
         asked = {name: variant.engine or begun.get(name) for name, variant in new.variants.items()}
         new = new.with_engines(asked, old.engine)
-    grows = new.models > old.models
+    before = run._header.get("checkpoints_before") or []
+    if new.checkpoints in before:  # the spec of a run that got more steps, and with them more checkpoints
+        new = new._with(checkpoints=old.checkpoints)
+    grows, goes_on = new.models > old.models, new.steps > old.steps
     stored = {**run._header["spec"], "models": new.models if grows else old.models, "drawn": run._header["drawn"]}
-    stored["baseline"] = new.baseline  # how to look at a run is free to change
+    stored |= {"baseline": new.baseline, "steps": max(new.steps, old.steps)}  # how to look at a run is free to change
     changes = differences(stored, {**to_data(new), "drawn": search_data(new)})
     if changes:
         raise UserError(
@@ -308,11 +312,33 @@ def open_run(new_run: Run, experiment: Experiment) -> None:
             f"choose another --out, or continue it with: {run.command}"
         )
     check_rounding(run)
-    if grows or new.baseline != old.baseline:
-        begun = {name: run._header[name] for name in ("code", "rounding", "provenance")}
-        _write_header(run, new, [*run._header["extents"], *([old.models] if grows else [])], begun)
+    if goes_on:
+        _train_on(run, longer.longer(old, new))
+    elif grows or new.baseline != old.baseline:
+        _write_header(run, new, [*run._header["extents"], *([old.models] if grows else [])], _begun(run))
     else:
         _write_beside(run, old)
+
+
+def _begun(run: Run) -> dict[str, Any]:
+    """What a header keeps when it is written again."""
+    kept = ("code", "rounding", "provenance", "checkpoints_before")
+    return {name: run._header[name] for name in kept if name in run._header}
+
+
+def _train_on(run: Run, new: Experiment) -> None:
+    """More steps. States go first, then the header, then what was found at the former end: a kill in between costs
+    training again, and no result is taken for another."""
+    states = longer.states(run, new)
+    begun = _begun(run)
+    before = [*begun.get("checkpoints_before", []), run.experiment.checkpoints]
+    identity = identities(new, run._header["drawn"])
+    shards = {shard.name: ShardFiles(run.root, shard.name, identity(shard)) for shard in run.shards()}
+    for name, arrays in states.items():
+        shards[name].save(arrays)
+    _write_header(run, new, run._header["extents"], {**begun, "checkpoints_before": before})
+    for name in states:
+        shards[name].reopen()
 
 
 def engine_of(experiment: Experiment, variant: str) -> str:
