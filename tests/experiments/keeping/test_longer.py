@@ -83,7 +83,7 @@ def test_a_part_that_may_read_the_number_of_steps_is_refused(tmp_path):
     (tmp_path / "a.toml").write_text(text.format(4))
     run(rs.read_toml(tmp_path / "a.toml"), tmp_path / "run")
     (tmp_path / "a.toml").write_text(text.format(8))
-    with pytest.raises(rs.UserError, match="'same' of variant 'peri.same.constant' may depend on p.steps"):
+    with pytest.raises(rs.UserError, match=r"'same' of variant 'peri\+same\+constant' may depend on p.steps"):
         run(rs.read_toml(tmp_path / "a.toml"), tmp_path / "run")
 
 

@@ -1,11 +1,13 @@
 """More steps for a run that has begun: only where it then ends with the same bits as if it had been that long at first.
 
-So the schedule up to where each shard is must not change (constant; wsd before its decay), nor may the checkpoints: their
-number grows with the steps. A finished shard goes on from its last state, which is kept where its schedule allows that.
+So the schedule up to where each shard is must not change (constant; wsd before its decay), nor may the checkpoints:
+their number grows with the steps. A finished shard goes on from its last state, which is kept where its schedule allows
+that.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -46,10 +48,9 @@ def longer(old: Experiment, new: Experiment) -> Experiment:
     if old.checkpoints >= old.steps:
         checkpoints = max(old.checkpoints, new.steps)
     elif old.checkpoints * new.steps % old.steps:
-        spacing = old.steps / np.gcd(old.steps, old.checkpoints)
-        raise UserError(
-            f"{refuse}: checkpoints are {old.steps / old.checkpoints:g} steps apart; take a multiple of {spacing:g} steps"
-        )
+        apart = f"checkpoints are {old.steps / old.checkpoints:g} steps apart"
+        multiple = old.steps // math.gcd(old.steps, old.checkpoints)
+        raise UserError(f"{refuse}: {apart}; take a multiple of {multiple:,} steps")
     else:
         checkpoints = old.checkpoints * new.steps // old.steps
     for name, variant in new.variants.items():
