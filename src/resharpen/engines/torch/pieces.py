@@ -44,8 +44,8 @@ def pieces(batch: Batch) -> Iterator[Piece | Batch]:
         for first in range(begin, end, rows):
             chosen = order_N[first : min(first + rows, end)]
             if longest:
-                cut = (x[chosen, :longest] for x in (batch.inputs, batch.targets, mask))
-                yield Piece(*cut, chosen)
+                inputs, targets, counts = (x[chosen, :longest] for x in (batch.inputs, batch.targets, mask))
+                yield Piece(inputs, targets, counts, chosen)
         begin = end
 
 

@@ -150,9 +150,11 @@ def _settings(table: Data, refer: Refer) -> list[Setting]:
     own_fields = {key: x for key, x in table.items() if key not in ("kind", "train_lengths", "model")}
     task = kind.from_data({**known_to_task, **own_fields})
     model = _model(task, typed("task.model", table.get("model", {}), dict), refer)
-    if not given and task.usual_train_length is None:
-        raise UserError("[task] needs 'train_lengths'")
-    return [Setting(task, length, model) for length in (lengths if given else [task.usual_train_length])]
+    if not given:
+        if task.usual_train_length is None:
+            raise UserError("[task] needs 'train_lengths'")
+        lengths = [task.usual_train_length]
+    return [Setting(task, length, model) for length in lengths]
 
 
 def _model(task: Task, table: Data, refer: Refer) -> Model:
