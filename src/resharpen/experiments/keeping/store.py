@@ -7,6 +7,7 @@ shards/SETTING/VARIANT/FIRST-LAST/
     state.safetensors                   of an unfinished shard: everything needed to resume bit for bit
     models, curves, lengths .parquet    of a finished shard: its rows of the three tables
     weights.safetensors                 the kept weights, WEIGHTS.SELECTION.NAME [M, ...]
+    final.safetensors                   the last state, where the schedule allows more steps later
     manifest.json                       hashes of the other files, written last: the shard is finished
     .lease                              held by the process that trains the shard; deleted when it is finished
 .lock                                   held briefly while the run is created or extended
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 from resharpen import own
 from resharpen.engines.choose import rounding
 from resharpen.errors import UserError, unknown
-from resharpen.experiments.keeping import files, lock
+from resharpen.experiments.keeping import files, lock, longer
 from resharpen.experiments.keeping.checks import check_arrays, check_header, read_header, write_header
 from resharpen.experiments.keeping.machine import provenance
 from resharpen.experiments.keeping.reading import Reader
@@ -269,8 +270,8 @@ def locked(run: Run) -> Iterator[None]:
 
 
 def open_run(new_run: Run, experiment: Experiment) -> None:
-    """Create a run, or continue one with the same spec or with more models. The caller holds its lock and has read
-    nothing of it."""
+    """Create a run, or continue one: with the same spec, with more models, or with more steps where that gives the bits
+    of a run of that length. The caller holds its lock and has read nothing of it."""
     if not (new_run.root / HEADER).exists():
         _write_header(new_run, experiment, [])
         return
@@ -281,9 +282,12 @@ def open_run(new_run: Run, experiment: Experiment) -> None:
         begun = {name: variant.engine for name, variant in old.variants.items()}
         asked = {name: variant.engine or begun.get(name) for name, variant in new.variants.items()}
         new = new.with_engines(asked, old.engine)
-    grows = new.models > old.models
+    before = run._header.get("checkpoints_before") or []
+    if new.checkpoints in before:  # the spec of a run that got more steps, and with them more checkpoints
+        new = new._with(checkpoints=old.checkpoints)
+    grows, goes_on = new.models > old.models, new.steps > old.steps
     stored = {**run._header["spec"], "models": new.models if grows else old.models, "drawn": run._header["drawn"]}
-    stored["baseline"] = new.baseline  # it changes no result
+    stored |= {"baseline": new.baseline, "steps": max(new.steps, old.steps)}  # the baseline changes no result
     changes = differences(stored, {**to_data(new), "drawn": search_data(new)})
     if changes:
         raise UserError(
@@ -291,11 +295,33 @@ def open_run(new_run: Run, experiment: Experiment) -> None:
             f"choose another --out, or continue it with: {run.command}"
         )
     check_rounding(run)
-    if grows or new.baseline != old.baseline:
-        begun = {name: run._header[name] for name in ("code", "rounding", "provenance")}
-        _write_header(run, new, [*run._header["extents"], *([old.models] if grows else [])], begun)
+    if goes_on:
+        _train_on(run, longer.longer(old, new))
+    elif grows or new.baseline != old.baseline:
+        _write_header(run, new, [*run._header["extents"], *([old.models] if grows else [])], _begun(run))
     else:
         _write_beside(run, old)
+
+
+def _begun(run: Run) -> dict[str, Any]:
+    """What a header keeps when it is written again."""
+    kept = ("code", "rounding", "provenance", "checkpoints_before")
+    return {name: run._header[name] for name in kept if name in run._header}
+
+
+def _train_on(run: Run, new: Experiment) -> None:
+    """More steps. States go first, then the header, then what was found at the former end: a kill in between costs
+    training again, and no result is taken for another."""
+    states = longer.states(run, new)
+    begun = _begun(run)
+    before = [*begun.get("checkpoints_before", []), run.experiment.checkpoints]
+    identity = identities(new, run._header["drawn"])
+    shards = {shard.name: ShardFiles(run.root, shard.name, identity(shard)) for shard in run.shards()}
+    for name, arrays in states.items():
+        shards[name].save(arrays)
+    _write_header(run, new, run._header["extents"], {**begun, "checkpoints_before": before})
+    for name in states:
+        shards[name].reopen()
 
 
 def engine_of(experiment: Experiment, variant: str) -> str:

@@ -22,6 +22,7 @@ from resharpen.experiments.specs.variant import OF_THE_TASK, Variant, choose, me
 from resharpen.models import Model, find_model
 from resharpen.optim import find_optimizer
 from resharpen.optim.hyperparameters import TABLE, Given, Row, draw, narrowed
+from resharpen.optim.schedules import find_schedule
 from resharpen.plain import known, shown, typed
 from resharpen.streams import GROUP
 from resharpen.tasks import Task
@@ -382,7 +383,8 @@ class Experiment:
     def usual_rows(self, variant: Variant) -> dict[str, Row]:
         """The default search of a variant: the paper's table, and the rows of its parts."""
         parts = variant.parts(self.settings[0].model_of(variant))
-        return {**TABLE, **find_optimizer(variant.optimizer).hyperparameters, **parts.hyperparameters}
+        schedule, optimizer = find_schedule(variant.schedule), find_optimizer(variant.optimizer)
+        return {**TABLE, **optimizer.hyperparameters, **schedule.hyperparameters, **parts.hyperparameters}
 
     def rows(self, variant: Variant) -> dict[str, Row]:
         """The search of a variant."""
@@ -428,6 +430,7 @@ class Experiment:
             steps=self.steps,
             seed=self.seed,
             optimizer=find_optimizer(variant.optimizer),
+            schedule=find_schedule(variant.schedule),
             device=self.device,
             march=self.march,
         )
