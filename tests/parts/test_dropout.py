@@ -78,7 +78,7 @@ def test_the_rate_is_drawn_and_can_be_narrowed():
 
 def test_the_native_engine_says_why_it_cannot():
     reason = why_not_native(transformer_problem("peri", dropout="dropout"))
-    assert reason == "it does not know the dropout 'dropout', only no-dropout"
+    assert reason == "it does not support the dropout 'dropout', only no-dropout"
 
 
 def test_an_own_one_says_what_it_acts_on():
