@@ -26,12 +26,12 @@ def main(figure: str, scale: str, *again: str) -> None:
     settings = {shard.name: shard.setting.name for shard in experiment.shards()}
     # with settings to train again, nothing else is trained
     without = {name for name in settings if settings[name] not in again} if again else kept
-    with PlainProgress(Console(markup=False)) as progress, orderly() as signals:
+    with orderly() as signals:
         run = rs.run(
             experiment,
             Path("runs") / experiment.name,
             without=without,
-            observer=watched(progress, signals),
+            observer=watched(PlainProgress(Console(markup=False)), signals),
         )
     if run.done():
         kept = set(write_reference(run, rs.scores(run), directory, again).built)

@@ -1,4 +1,4 @@
-"""Commands that say what there is."""
+"""Commands that need no run: figures, parts, theory, and what this machine has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ListFigures:
-    """Show the figures that can be made, and how long each takes on this machine.
+    """List the figures, and how long each takes on this machine.
 
     For example: resharpen list
     """
@@ -20,7 +20,7 @@ class ListFigures:
     def __call__(self, console: Console) -> None:
         from resharpen.experiments.keeping.machine import cores
         from resharpen.experiments.running.estimate import time_figures
-        from resharpen.views.shelf import print_shelf
+        from resharpen.views.listings import print_shelf
 
         with console.status("timing a few steps of every setting ..."):
             seconds, engine = time_figures()
@@ -29,8 +29,8 @@ class ListFigures:
 
 @dataclass(frozen=True)
 class ListParts:
-    """Show what a variant can be made of: what each part is, whose, which models it has a meaning for, and whether the
-    native engine knows it there.
+    """List the parts of a variant: formula, source, the models each works with, and whether the native engine
+    supports it there.
 
     For example:
         resharpen parts
@@ -39,24 +39,24 @@ class ListParts:
 
     def __call__(self, console: Console) -> None:
         from resharpen.experiments.running.support import engine_of_part, usual_settings
-        from resharpen.views.parts import print_parts
+        from resharpen.views.listings import print_parts
 
         print_parts(usual_settings(), engine_of_part, console)
 
 
 @dataclass(frozen=True)
 class Theory:
-    """Check the theory of the task by computation: each statement, how it was checked, what came out.
+    """Check every statement of the theory by computation.
 
     For example: resharpen theory --v 6
     """
 
     v: int = 7
-    """Check for every number of tokens from 4 to this one, at most 9."""
+    """Check for every number of tokens from 4 up to this one, at most 9."""
 
     def __call__(self, console: Console) -> None:
-        from resharpen.analysis.theory import check_all
-        from resharpen.views.theory import print_checks
+        from resharpen.analysis.theory.checks import check_all
+        from resharpen.views.listings import print_checks
 
         checks = check_all(self.v)
         print_checks(checks, console)
@@ -66,13 +66,13 @@ class Theory:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Say what this machine has and what is missing.
+    """Show what this machine has and what is missing.
 
     For example: resharpen doctor
     """
 
     def __call__(self, console: Console) -> None:
         from resharpen.engines.choose import describe_compiler
-        from resharpen.views.doctor import print_diagnosis
+        from resharpen.views.listings import print_diagnosis
 
         print_diagnosis(*describe_compiler(), console)

@@ -14,14 +14,13 @@ Probabilities: at depth 0 each opening bracket 1/(2k) and EOS 1/2; between, each
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import ClassVar
 
 from resharpen.tasks.automaton import END, TOP, Automaton, Edge
 from resharpen.tasks.language import Language
 
 LARGEST = 10_000
-"""Edges of the automaton, about: more take minutes to write down."""
+"""The most edges of an automaton, roughly; building more takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -51,24 +50,11 @@ class Dyck(Language):
         return 8 * self.m * (self.m - 2) + 60
 
     @property
-    def bin_width(self) -> int:
-        return self.cap // 4
-
-    @property
-    def longest(self) -> int:
-        return 2 * self.cap
-
-    @property
     def marked(self) -> int:
         """EOS, legal at depth 0."""
         return 2 * self.k + 1
 
-    @property
-    def automaton(self) -> Automaton:
-        return self._automaton
-
-    @cached_property
-    def _automaton(self) -> Automaton:
+    def build_automaton(self) -> Automaton:
         """States: the start, then the depths 0 .. m. An opening bracket pushes its closing one."""
         k, m = self.k, self.m
         names = [*(f"open {i}" for i in range(k)), *(f"close {i}" for i in range(k)), "BOS", "EOS"]

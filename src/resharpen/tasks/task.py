@@ -18,7 +18,6 @@ from resharpen import streams
 from resharpen.errors import UserError
 from resharpen.metrics import ByLength, mean_by_length
 from resharpen.plain import build
-from resharpen.tasks import scores
 from resharpen.tasks.validation import ValidationSet
 
 if TYPE_CHECKING:
@@ -166,7 +165,7 @@ class Task:
 
     def score(self, logits_MxPxV: Tensor, truth: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Logits at the scored places against the truth, [M, P] each."""
-        return {"tvd": scores.total_variation(logits_MxPxV, truth["p_star"])}
+        return {"tvd": 0.5 * (logits_MxPxV.softmax(-1) - truth["p_star"]).abs().sum(-1)}
 
     def by_length(self, measured: Measured, validation: Any) -> dict[str, ByLength]:
         """What was measured at every scored place, reduced: metric -> values by length."""

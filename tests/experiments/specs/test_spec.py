@@ -67,9 +67,9 @@ def test_a_resolved_spec_reads_back_the_same(spec):
     ("old", "new", "message"),
     [
         ("v = 9", "v = 1", "v = 1: the set needs at least 2 tokens"),
-        ("v = 9", "v = 3", r"s = 3: training lengths for v = 3 are 1\.\.2"),
+        ("v = 9", "v = 3", r"training length 3: for sct-v3 1\.\.2"),
         ("v = 9", 'v = "9"', "v = '9': must be a whole number"),
-        ("train_lengths = [2, 3]", "train_lengths = [0]", r"s = 0: training lengths for v = 9 are 1\.\.8"),
+        ("train_lengths = [2, 3]", "train_lengths = [0]", r"training length 0: for sct-v9 1\.\.8"),
         ("train_lengths = [2, 3]", "train_lengths = [2, 2]", "a length is given twice"),
         ("train_lengths = [2, 3]", "train_lengths = []", "at least one training length"),
         ("train_lengths = [2, 3]", "", "needs 'train_lengths'"),
