@@ -114,7 +114,7 @@ IMPORTS = {
 }
 """Catalogs: the import, and what comes before the first entry."""
 FIGURE = """    "coins": Entry(
-        "Ours", lambda scale: (Setting(SetComplement(4), 2),), ("pre", "peri"), {x: Size(1, 2, 1) for x in SCALES}
+        "Ours", lambda scale: (Setting(SetComplement(4), 2),), ("pre", "peri"), (Size(1, 2, 1),) * 4
     ),
 """
 LINES = {
