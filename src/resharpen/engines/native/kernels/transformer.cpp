@@ -15,7 +15,8 @@ float norm_of(const f32x16* x, int n) {
     double total = 0;
     for (int begin = 0; begin < n; begin += 64) {
         f32x16 piece = broadcast(0);
-        for (int i = begin; i < begin + 64 && i < n; i++) piece += x[i] * x[i];
+        const int end = std::min(begin + 64, n);
+        for (int i = begin; i < end; i++) piece += x[i] * x[i];
         total += horizontal_sum(piece);
     }
     return std::sqrt(float(total));
