@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from resharpen.tasks import Task as Task
     from resharpen.tasks import TokenTask as TokenTask
     from resharpen.tasks import Tomita as Tomita
+    from resharpen.tasks.metrics import metric as metric
 
 
 def _public() -> dict[str, tuple[str, str]]:

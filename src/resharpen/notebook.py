@@ -42,11 +42,17 @@ def run(experiment: Experiment, directory: str | Path, **how: Any) -> Run:
     return store
 
 
-def draw(run: RunOrReference, selection: str = "best", attention: str | None = None, track: Track = iter) -> Figures:
-    """The figures of a run by name, `figure` first. With `attention` the kept models are read with another one, as
+def draw(
+    run: RunOrReference,
+    selection: str = "best",
+    attention: str | None = None,
+    track: Track = iter,
+    metric: str | None = None,
+) -> Figures:
+    """The figures of a run by name, `figure` first; with `metric` only that one. With `attention` the kept models are read with another one, as
     `rescore` does; `track` goes through their shards and may show how far it is."""
     if attention is None:
-        return draw_figures(run, selection)
+        return draw_figures(run, selection, metric=metric)
     if not isinstance(run, Run):
         raise UserError(f"{run.directory} is a reference: it has no weights to read with {attention}")
-    return draw_figures(run, selection, attention, rescore(run, attention, selection, track))
+    return draw_figures(run, selection, attention, rescore(run, attention, selection, track), metric)

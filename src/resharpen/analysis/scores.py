@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resharpen.errors import unknown
+from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.state import SELECTIONS
 from resharpen.tasks import Task
@@ -21,6 +21,22 @@ def task_of(run: RunOrReference) -> Task:
 def worst_values(run: RunOrReference) -> dict[str, float]:
     """Metric -> what a model has that has no value, as the task says."""
     return {name: metric.worst for name, metric in task_of(run).metrics.items()}
+
+
+def reported_metrics(run: RunOrReference, lengths: pl.DataFrame | None = None) -> set[str]:
+    """The metrics of which there are values."""
+    rows = run.table("lengths") if lengths is None else lengths
+    return set(rows.filter(rows["count"] > 0)["metric"].unique())
+
+
+def check_reported(run: RunOrReference, metric: str, lengths: pl.DataFrame | None = None) -> None:
+    """UserError for a metric that the task does not have, or of which this run has no values."""
+    known = task_of(run).metrics
+    if metric not in known:
+        raise unknown("metric", metric, known)
+    if metric not in (there := reported_metrics(run, lengths)):
+        has = ", ".join(name for name in known if name in there) or "none yet"
+        raise UserError(f"{run.directory} has no values of '{metric}': it was not measured there (measured: {has})")
 
 
 def not_recorded(run: RunOrReference) -> list[str]:
@@ -67,9 +83,9 @@ def scores(
     """
     import polars as pl
 
-    metric, known = metric or task_of(run).metric, task_of(run).metrics
-    if metric not in known:
-        raise unknown("metric", metric, known)
+    metric = metric or task_of(run).metric
+    if metric != task_of(run).metric:
+        check_reported(run, metric, lengths)
     rows = scored_lengths(run, selection, lengths).filter(pl.col("metric") == metric)
     new = pl.col("length") > pl.col("train_length")
     return (

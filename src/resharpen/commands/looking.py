@@ -56,6 +56,8 @@ class DrawFigure:
     """Which checkpoint: the best over all lengths, the best judged on trained lengths only, the last."""
     attention: Name = None
     """Read the kept models with this attention, without training again: adaptive-temperature, log-n, FILE.py:NAME."""
+    metric: Name = None
+    """Draw only this metric, such as kl, illegal, error or exact. Default: the task's figures."""
     out: Directory = None
     """The directory where the pictures go. Default: the run directory; of a reference, runs/NAME."""
 
@@ -63,7 +65,7 @@ class DrawFigure:
         if self.out is not None and self.out.suffix in (".png", ".svg"):
             raise UserError(f"--out {self.out}: not a file but a directory, the pictures in it are several")
         run = look(self.run, self.trust_code)
-        save_figures(run, self.out or beside(run), console, self.selection, self.attention)
+        save_figures(run, self.out or beside(run), console, self.selection, self.attention, self.metric)
 
 
 @dataclass(frozen=True)

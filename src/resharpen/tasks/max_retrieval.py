@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from resharpen import streams
 from resharpen.tasks import scores
+from resharpen.tasks.metrics import PlaceMetric
 from resharpen.tasks.task import Batch, Examples, Metric, Task
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ class MaxRetrieval(Task):
     scored: ClassVar[str] = "sets"
     usual_model: ClassVar[str] = "retriever"
     usual_batch: ClassVar[int] = 128
+
+    further: ClassVar[Mapping[str, PlaceMetric]] = {}
 
     def __post_init__(self) -> None:
         if self.classes < 2:

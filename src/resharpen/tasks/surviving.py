@@ -11,7 +11,8 @@ Shapes: N sequences, L input tokens, BOS included, S states.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +24,19 @@ from resharpen.tasks.validation import ValidationSet
 
 @dataclass(frozen=True, eq=False)
 class SurvivingSet(ValidationSet):
-    weight_NxL: NDArray[np.float64]
+    weight_NxL: NDArray[np.float64] = field(kw_only=True)
     """Of a prefix among those of its length; they sum to one."""
-    alive_L: NDArray[np.float64]
+    alive_L: NDArray[np.float64] = field(kw_only=True)
     """Probability that a sequence is alive at a length, up to a common factor."""
+
+    def take(self, rows: Any) -> SurvivingSet:
+        weight_NxL = self.weight_NxL[rows]
+        return SurvivingSet(
+            self.inputs_NxL[rows],
+            self.scored_NxL[rows],
+            weight_NxL=weight_NxL / weight_NxL.sum(axis=0),
+            alive_L=self.alive_L,
+        )
 
 
 def surviving_set(automaton: Automaton, key: streams.Key, sequences: int, longest: int) -> SurvivingSet:
@@ -44,7 +54,8 @@ def surviving_set(automaton: Automaton, key: streams.Key, sequences: int, longes
     weight_NxL = np.exp(log_weight_NxL - log_weight_NxL.max(axis=0))
     alive_L = np.exp(log_alive_LxS[:length, 0])
     narrow = inputs_NxL.astype(np.min_scalar_type(len(automaton.tokens)))
-    return SurvivingSet(narrow, np.ones(narrow.shape, bool), weight_NxL / weight_NxL.sum(axis=0), alive_L)
+    weight_NxL /= weight_NxL.sum(axis=0)
+    return SurvivingSet(narrow, np.ones(narrow.shape, bool), weight_NxL=weight_NxL, alive_L=alive_L)
 
 
 def log_survival(automaton: Automaton, steps: int) -> NDArray[np.float64]:

@@ -18,12 +18,16 @@ MOST_COLUMNS = 4
 
 
 def draw_by_train_length(
-    run: RunOrReference, caption: str, selection: str = "best", lengths: pl.DataFrame | None = None
+    run: RunOrReference,
+    caption: str,
+    selection: str = "best",
+    lengths: pl.DataFrame | None = None,
+    shown: str | None = None,
 ) -> Figure:
     """One panel per variant and task; in it a split violin for each training length."""
     from matplotlib.figure import Figure
 
-    table = scores(run, selection, lengths)
+    table = scores(run, selection, lengths, shown)
     there = set(table["setting"])
     tasks = list(dict.fromkeys(setting.task for setting in run.experiment.settings if setting.name in there))
     variants = [name for name in run.experiment.variants if name in set(table["variant"])]
@@ -32,7 +36,7 @@ def draw_by_train_length(
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(0.9 + 3.1 * columns, 1.15 + 2.75 * rows), layout="constrained", dpi=150)
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    metric = tasks[0].metrics[tasks[0].metric]
+    metric = tasks[0].metrics[shown or tasks[0].metric]
     for number, axes in enumerate(grid.flat):
         if number >= len(panels):
             axes.axis("off")

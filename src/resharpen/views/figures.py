@@ -6,7 +6,7 @@ import base64
 import io
 from typing import TYPE_CHECKING, Optional
 
-from resharpen.analysis.scores import task_of
+from resharpen.analysis.scores import check_reported, reported_metrics, task_of
 from resharpen.errors import unknown
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.state import SELECTIONS
@@ -32,9 +32,15 @@ class Figures(dict[str, "Figure"]):
         return "".join(f"<img src='data:image/png;base64,{_png(figure)}' width='100%'>" for figure in self.values())
 
 
-def draw_figures(run: RunOrReference, selection: str = "best", read_with: str = "", lengths: Lengths = None) -> Figures:
-    """`figure` is the task's own; what else there is belongs to it. `lengths` are rows to draw in place of the run's
-    own, of models that were read with another attention."""
+def draw_figures(
+    run: RunOrReference,
+    selection: str = "best",
+    read_with: str = "",
+    lengths: Lengths = None,
+    metric: str | None = None,
+) -> Figures:
+    """`figure` is the task's own; what else there is belongs to it. With a metric, only that one. `lengths` are rows to
+    draw in place of the run's own, of models that were read with another attention."""
     if selection not in SELECTIONS:
         raise unknown("selection", selection, SELECTIONS)
     task, settings = task_of(run), run.experiment.settings
@@ -44,19 +50,16 @@ def draw_figures(run: RunOrReference, selection: str = "best", read_with: str = 
     there = set(run.table("models")["setting"])
     names = list(dict.fromkeys(setting.task.title for setting in settings if setting.name in there))
     title = f"{', '.join(names) if len(names) < 3 else f'{len(names)} tasks'}: {caption}"
-    for i, metric in enumerate(task.metrics):
-        name = metric.replace("_", "-") if i else "figure"
-        if i == 0 and task.shown_by == "train_length":
-            figures[name] = draw_by_train_length(run, caption, selection, lengths)
-        elif metric in _reported(run, lengths):
-            figures[name] = draw_by_length(run, settings, metric, title, selection, lengths)
+    first = next(iter(task.metrics))
+    if metric is not None:
+        check_reported(run, metric, lengths)
+    for name in task.metrics if metric is None else [metric]:
+        title_of = "figure" if name == first else name.replace("_", "-")
+        if task.shown_by == "train_length" and (name == first or metric is not None):
+            figures[title_of] = draw_by_train_length(run, caption, selection, lengths, name)
+        elif name in reported_metrics(run, lengths) and (name == first or metric or task.metrics[name].drawn):
+            figures[title_of] = draw_by_length(run, settings, name, title, selection, lengths)
     return figures
-
-
-def _reported(run: RunOrReference, lengths: pl.DataFrame | None) -> set[str]:
-    """The metrics of which there is anything to show."""
-    rows = run.table("lengths") if lengths is None else lengths
-    return set(rows.filter(rows["count"] > 0)["metric"].unique())
 
 
 def _png(figure: Figure) -> str:

@@ -36,7 +36,7 @@ from resharpen.models import Model, find_model
 from resharpen.optim.hyperparameters import TABLE, Row
 from resharpen.paths import absolute
 from resharpen.plain import Data, known, typed
-from resharpen.tasks import SetComplement, Task, find_task
+from resharpen.tasks import SetComplement, Task, find_task, options
 
 Refer = Callable[[str], str]
 """From a name in a spec to one that holds everywhere: that of a built-in thing, or a reference."""
@@ -136,9 +136,10 @@ def differences(old: Data, new: Data, prefix: str = "") -> list[str]:
 
 def _settings(table: Data, refer: Refer) -> list[Setting]:
     kind = typed("kind", table.get("kind", SetComplement.kind), str)
-    task = find_task(refer(kind)).from_data(
-        {key: x for key, x in table.items() if key not in ("kind", "train_lengths", "model")}
-    )
+    cls = find_task(refer(kind))
+    data, given = options.split(cls, {k: x for k, x in table.items() if k not in ("kind", "train_lengths", "model")})
+    names = [refer(typed("metrics", name, str)) for name in given.get("metrics", ())]
+    task = cls.from_data(data).with_options(names, given.get("sequences"))
     model = _model(task, typed("task.model", table.get("model", {}), dict), refer)
     usual = [] if task.usual_train_length is None else [task.usual_train_length]
     if not usual and "train_lengths" not in table:
@@ -163,17 +164,19 @@ def _model(task: Task, table: Data, refer: Refer) -> Model:
 
 def tasks_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
     """Settings that differ in the training length only make one [task]."""
-    tasks: dict[tuple[Task, Model], list[int]] = {}
+    tasks: dict[tuple[Task, Model, str], list[int]] = {}
     for setting in settings:
-        tasks.setdefault((setting.task, setting.model), []).append(setting.train_length)
+        key = setting.task, setting.model, str(options.as_data(setting.task))
+        tasks.setdefault(key, []).append(setting.train_length)
     return [
         {
             "kind": task.kind,
             **task.as_data(),
+            **options.as_data(task),
             "train_lengths": lengths,
             "model": {"kind": model.kind, **{field.name: getattr(model, field.name) for field in fields(model)}},  # pyright: ignore[reportArgumentType]
         }
-        for (task, model), lengths in tasks.items()
+        for (task, model, _), lengths in tasks.items()
     ]
 
 
