@@ -49,8 +49,8 @@ def draw(
     track: Track = iter,
     metric: str | None = None,
 ) -> Figures:
-    """The figures of a run by name, `figure` first; with `metric` only that one. With `attention` the kept models are read with another one, as
-    `rescore` does; `track` goes through their shards and may show how far it is."""
+    """The figures of a run by name, `figure` first; with `metric` only that one. With `attention` the kept models are
+    read with another one, as `rescore` does; `track` goes through their shards and may show how far it is."""
     if attention is None:
         return draw_figures(run, selection, metric=metric)
     if not isinstance(run, Run):

@@ -51,6 +51,8 @@ class RetrievalSet:
     stands for sequences begin .. end-1 of that length, and each sequence is a stream of its own.
     """
 
+    sampled: ClassVar[bool] = True
+
     key: streams.Key
     ranges: tuple[tuple[int, int, int], ...]
 
@@ -58,6 +60,15 @@ class RetrievalSet:
     def length_P(self) -> Integers:
         """The number of items of each sequence."""
         return np.concatenate([np.full(end - begin, length, np.int64) for length, begin, end in self.ranges])
+
+    @property
+    def sequences(self) -> int:
+        """The fewest of a length."""
+        return min(end - begin for _, begin, end in self.ranges)
+
+    def blocks_P(self, blocks: int) -> Integers:
+        """The sequences of a length are cut into so many blocks; the block of each sequence."""
+        return np.concatenate([np.arange(end - begin) * blocks // (end - begin) for _, begin, end in self.ranges])
 
     def pieces(self, positions: int) -> Iterator[RetrievalSet]:
         """The same sequences in order, in sets of one length and about so many positions: for bounded memory."""

@@ -124,7 +124,7 @@ def illegal(p: Tensor, p_star: Tensor) -> Tensor:
 
 @metric("error rate at determined places", lower_is_better=True, range=(0.0, 1.0), drawn=False)
 def error(p: Tensor, p_star: Tensor) -> Tensor:
-    """1 where the most likely token, the first of equal ones, is not the only legal one; nan where there are several."""
+    """1 where the most likely token, the first of equal ones, is not the one that is legal; nan where several are."""
     wrong = (p.argmax(-1) != p_star.argmax(-1)).to(p.dtype)
     return wrong.masked_fill(~determined(p_star) | p.isnan().any(-1), float("nan"))
 

@@ -63,10 +63,12 @@ class Task:
     """The metric that checkpoints are chosen by, averaged over lengths."""
     measures: ClassVar[tuple[str, ...]] = ("tvd",)
     """What `score` gives."""
-    own_metrics: ClassVar[tuple[str, ...]] = ()
-    """Metrics of the user's own, by reference; `with_options` sets them."""
+    own_metrics: ClassVar[tuple[str | PlaceMetric, ...]] = ()
+    """Metrics of the user's own; `with_options` sets them."""
     report_sequences: ClassVar[int | None] = None
     """Sequences in the report set where the task has no field for it; `with_options` sets it."""
+    not_resampled: ClassVar[tuple[str, ...]] = ()
+    """Measures whose reduction takes too long to be repeated without each block of sequences."""
     unit: ClassVar[str] = "tokens"
     scored: ClassVar[str] = "prefixes"
     """What is counted in the column `count` of a run's tables."""
@@ -109,7 +111,7 @@ class Task:
         about = {name: metric.about for name, metric in self.further.items()}
         return about | ({"exact": EXACT} if "error" in about else {})
 
-    def with_options(self, metrics: Sequence[str] = (), sequences: int | None = None) -> Self:
+    def with_options(self, metrics: Sequence[str | PlaceMetric] = (), sequences: int | None = None) -> Self:
         """The same task with metrics of the user's own, as FILE.py:NAME, and another number of sequences in the report
         set. Neither changes what is trained or which checkpoints are kept."""
         return options.with_options(self, metrics, sequences)
@@ -222,8 +224,8 @@ class TokenTask(Task):
             raise ValueError(f"training length {train_length}: for {self.name} 1..{self.longest}")
 
     def sample_batch(self, n: int, length: int, seed: int = 0) -> Batch:
-        """n sequences of so many input tokens with their targets, as models are trained on them: to look at, or to train
-        something else. Runs draw from other streams.
+        """n sequences of so many input tokens with their targets, as models are trained on them: to look at, or to
+        train something else. Runs draw from other streams.
 
         >>> from resharpen.tasks import SetComplement
         >>> inputs, targets, mask = SetComplement(9).sample_batch(2, 3)
@@ -300,7 +302,7 @@ def defined_places(task: Task, validation: Any, names: Iterable[str]) -> dict[st
 
 @lru_cache(maxsize=8)
 def _defined(
-    task: Task, _own: tuple[str, ...], validation: Any, names: tuple[str, ...]
+    task: Task, _own: tuple[Any, ...], validation: Any, names: tuple[str, ...]
 ) -> dict[str, NDArray[np.bool_]]:
     import torch
 

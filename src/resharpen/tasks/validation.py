@@ -38,6 +38,17 @@ class ValidationSet:
         for start in range(0, len(self.inputs_NxL), rows):
             yield self.take(slice(start, start + rows))
 
+    @property
+    def sequences(self) -> int:
+        return len(self.inputs_NxL)
+
+    def blocks_P(self, blocks: int) -> NDArray[np.int64]:
+        """Sequences go to blocks in turn; the block of each scored prefix."""
+        return np.nonzero(self.scored_NxL)[0] % blocks
+
+    def without(self, block: int, blocks: int) -> ValidationSet:
+        return self.take(np.arange(len(self.inputs_NxL)) % blocks != block)
+
     def take(self, rows: Any) -> ValidationSet:
         """Some of the sequences."""
         length = None if self.length_NxL is None else self.length_NxL[rows]
