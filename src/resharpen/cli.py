@@ -14,8 +14,8 @@ import tyro
 from tyro.conf import subcommand
 
 from resharpen.commands.asking import Doctor, ListFigures, ListParts, Theory
-from resharpen.commands.scoring import Score
 from resharpen.commands.looking import Claims, Compare, DrawFigure, Inspect, Report, Results, Status, Verify
+from resharpen.commands.scoring import Score
 from resharpen.commands.training import Reproduce, RunFigure, Submit
 from resharpen.errors import CONTROL, Failed, UserError
 from resharpen.paths import fixed_here

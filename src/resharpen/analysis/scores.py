@@ -100,5 +100,11 @@ def scores(
 
 
 def tidy_results(run: RunOrReference) -> pl.DataFrame:
-    """Every measured value of a run, one per row, with everything that is known about its model."""
-    return run.table("lengths").join(run.table("models"), on="model", maintain_order="left")
+    """Every measured value of a run, one per row, with everything that is known about its model; `error` is the
+    standard error of a value on this report set, null where the set is not a sample or it was not measured."""
+    import polars as pl
+
+    lengths = run.table("lengths")
+    variance = pl.col("without").list.var(ddof=0) * (pl.col("without").list.len() - 1.0)  # a jackknife
+    lengths = lengths.with_columns(error=variance.sqrt()).drop("without")
+    return lengths.join(run.table("models"), on="model", maintain_order="left")

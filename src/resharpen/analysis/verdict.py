@@ -4,13 +4,14 @@ From the 95% interval of a gain, and a margin below which nobody would care:
 
     no difference    the whole interval is within the margin, even if it leaves out zero
     helps, hurts     zero is left out, after Holm's correction for all that is compared together
-    undecided        neither; `more` models per setting would decide it in four cases of five, if the gain is real
+    not trained ...  of neither variant the best tenth is better than the best constant distribution
+    undecided        none of these; `more` models per setting would decide it in four cases of five, if the gain is real
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf, isfinite
 from typing import Literal
 
@@ -20,7 +21,7 @@ from resharpen.streams import GROUP
 MARGIN = 0.02
 """In the unit of the metric: of a TVD, an accuracy or an AUC a fiftieth of the way from the worst to perfect."""
 POWER = 0.8
-Verdict = Literal["helps", "hurts", "no difference", "undecided"]
+Verdict = Literal["helps", "hurts", "no difference", "undecided", "not trained enough to tell"]
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,17 @@ class Gain:
     more: int | None
     """About how many more models per setting would decide what is undecided; None where it is decided, or where there
     are too few to tell."""
+    tests: int = 1
+    """How many comparisons the correction is for."""
 
     def said(self, margin: float) -> str:
         """In words, with the interval."""
         numbers = f"{self.interval.estimate:+.3f} ({self.interval.low:+.3f} to {self.interval.high:+.3f})"
         if self.verdict == "undecided":
             more = f"about {self.more:,} more models" if self.more else "too few models to tell"
-            return f"undecided ({more}), {numbers}"
+            apart = self.interval.low > 0 or self.interval.high < 0  # else it would look like a contradiction
+            after = f" after correction for {self.tests} comparisons" if apart else ""
+            return f"undecided{after} ({more}), {numbers}"
         return f"{self.verdict}{f' within {margin:g}' if self.verdict == 'no difference' else ''}, {numbers}"
 
 
@@ -50,8 +55,13 @@ def judged(intervals: Sequence[Interval], models: Sequence[int], margin: float) 
     for interval, p, n in zip(intervals, holm([interval.p for interval in intervals]), models, strict=True):
         verdict = judge(interval, p, margin)
         more = more_models(interval, margin, n, len(intervals)) if verdict == "undecided" else None
-        gains.append(Gain(interval, p, verdict, more))
+        gains.append(Gain(interval, p, verdict, more, len(intervals)))
     return gains
+
+
+def untrained(gain: Gain) -> Gain:
+    """A verdict among models that have learned nothing is none."""
+    return replace(gain, verdict="not trained enough to tell", more=None)
 
 
 def judge(interval: Interval, p: float, margin: float) -> Verdict:

@@ -143,6 +143,8 @@ class Compare:
         resharpen compare runs/fig1-laptop peri post --baseline pre-final --margin 0.01
         resharpen compare runs/fig1-laptop --with runs/mine
         resharpen compare fig1-laptop --with runs/mine
+        resharpen compare runs/mine --metric kl --selection best-trained
+        resharpen compare runs/seed0 --pool runs/seed1 runs/seed2
     """
 
     run: RunDirectory
@@ -156,7 +158,13 @@ class Compare:
     margin: float = 0.02
     """The smallest difference that matters, in the unit of the metric."""
     weights: Literal["train", "bema"] = "train"
-    """Training weights or BEMA, at the best checkpoint."""
+    """Training weights or BEMA."""
+    selection: Literal["best", "best-trained", "last"] = "best"
+    """Which checkpoint: the best over all lengths, the best judged on trained lengths only, the last."""
+    metric: Name = None
+    """What is compared, such as tvd, kl, illegal, error or exact. Default: what chooses checkpoints."""
+    pool: Annotated[tuple[Path, ...], arg(metavar="RUN...", help_behavior_hint="")] = ()
+    """Further runs of the same spec with other seeds: their pairs count as well."""
     trust_code: bool = False
     """Execute code of your own from the run directory where its file is gone or has changed."""
     out: Directory = None
@@ -166,7 +174,17 @@ class Compare:
         run = look(self.run, self.trust_code)
         other = None if self.with_run is None else look(self.with_run, self.trust_code)
         show_comparison(
-            run, self.out or beside(run), console, self.variants, other, self.baseline, self.margin, self.weights
+            run,
+            self.out or beside(run),
+            console,
+            self.variants,
+            other,
+            self.baseline,
+            self.margin,
+            self.weights,
+            self.selection,
+            self.metric,
+            [look(more, self.trust_code) for more in self.pool],
         )
 
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Score:
-    """Score a model or a function of your own on the report set of a task: every metric by length, with standard errors,
-    and its rank among the models of a run or a reference.
+    """Score a model or a function of your own on the report set of a task: every metric by length, with standard
+    errors, and its rank among the models of a run or a reference.
 
     For example:
         resharpen score my_model.py:f --task dyck,k=8,m=10 --with fig3-overnight

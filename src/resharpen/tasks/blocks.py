@@ -18,8 +18,8 @@ BLOCKS = 10
 
 
 def by_length_without(task: Task, measured: Measured, validation: Any) -> dict[str, NDArray[np.float64]]:
-    """Metric -> its values by length without each block, [M, lengths, blocks]; none where the set is not a sample, or has
-    fewer sequences than blocks."""
+    """Metric -> its values by length without each block, [M, lengths, blocks]; none where the set is not a sample, or
+    has fewer sequences than blocks."""
     if not getattr(validation, "sampled", False) or validation.sequences < BLOCKS:
         return {}
     resampled = {name: values for name, values in measured.items() if name not in task.not_resampled}

@@ -172,9 +172,9 @@ class Language(Task, ABC):
         return {**super().score(logits_MxPxV, truth), "marked": marked}
 
     def by_length(self, measured: Measured, validation: SurvivingSet) -> dict[str, ByLength]:
-        """Bin by bin, over prefixes as they occur: mean TVD and what else is measured at a place, and ROC AUC of
-        the marked token's logit over pairs of prefixes of one length, of which it is legal after the first and not after
-        the second. nan where there is none.
+        """Bin by bin, over prefixes as they occur: means of what is measured at a place, and ROC AUC of the marked
+        token's logit over pairs of prefixes of one length, of which it is legal after the first and not after the
+        second. nan where there is none.
         """
         found = {}
         weight_NxL = validation.weight_NxL * validation.alive_L

@@ -9,15 +9,17 @@ occur:
     illegal    the token that is most often legal
 
 (TVD: minimize sum_t E|q_t - p*_t| with sum q = 1. The derivative by q_t, P(p*_t < q_t) - P(p*_t > q_t), is the same for
-all tokens at the minimum, so that q_t are quantiles at one level; at a jump any split is equally good.) Every metric has
-the best value that one of these four reaches at a length. They know the report set itself: on a sample they are a little
-better than any constant is in general, and exact where the set is every state.
+all tokens at the minimum, so that q_t are quantiles at one level; at a jump any split is equally good.) Other metrics
+have the best value that one of these four reaches at a length. All know the report set itself: on a sample they are a
+little better than any constant is in general, and exact where the set is every state.
 
 Shapes: N sequences, L positions, V tokens, P places.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,48 +28,63 @@ from numpy.typing import NDArray
 from resharpen.tasks.metrics import CERTAIN
 from resharpen.tasks.task import Task
 
-MOST_SEQUENCES = 256
+BEST_FOR = {"kl": (0,), "tvd": (1,), "error": (2,), "exact": (2,), "illegal": (3,)}
+"""Which of the four are best; of other metrics any may be."""
+AT_ONCE = 2**20
+"""Bound on places x tokens that are scored at once."""
+MOST_SEQUENCES = 128
 """Of a larger report set the first ones will do."""
 
 
-def trivial_values(task: Task, seed: int) -> dict[str, dict[int, float]]:
-    """Metric -> length -> the best value of a constant distribution on the report set. Of a task without p*, what a guess
-    reaches."""
+@lru_cache(maxsize=64)
+def trivial_values(task: Task, seed: int, metric: str | None = None) -> dict[str, dict[int, float]]:
+    """Metric, or only this one -> length -> the best value of a constant distribution on the report set. Where a task
+    has no p*, and of an AUC, what a guess reaches."""
     validation = task.validation(seed, "report")
     if getattr(validation, "sequences", 0) > MOST_SEQUENCES and hasattr(validation, "take"):
         validation = validation.take(slice(MOST_SEQUENCES))
-    guesses = {name: about.guess for name, about in task.metrics.items() if about.guess is not None}
-    if not hasattr(validation, "scored_NxL"):
-        lengths = np.unique(validation.length_P).tolist()
-        return {name: dict.fromkeys(lengths, value) for name, value in guesses.items()}
-    return _best_constants(task, validation)
+    asked = [name for name in task.metrics if metric in (None, name)]
+    guessed = {name: task.metrics[name].guess for name in asked if name != "tvd"}
+    guessed = {name: value for name, value in guessed.items() if value is not None}
+    lengths = task.reported_lengths or np.unique(validation.length_P).tolist()
+    found = {name: dict.fromkeys(map(int, lengths), value) for name, value in guessed.items()}
+    if hasattr(validation, "scored_NxL") and (rest := [name for name in asked if name not in found]):
+        found |= _best_constants(task, validation, rest)
+    return found
 
 
-def _best_constants(task: Task, validation: Any) -> dict[str, dict[int, float]]:
+def _best_constants(task: Task, validation: Any, names: Sequence[str]) -> dict[str, dict[int, float]]:
     import torch
 
-    truth = {name: torch.as_tensor(x) for name, x in task.examples(validation).truth.items()}
-    if "p_star" not in truth:
+    pieces = list(validation.pieces(AT_ONCE // task.vocabulary))
+    truths = [task.examples(piece).truth for piece in pieces]
+    if "p_star" not in truths[0]:
         return {}
-    p_PxV = truth["p_star"].numpy()
-    weight_P = (
-        validation.weight_NxL[validation.scored_NxL] if hasattr(validation, "weight_NxL") else np.ones(len(p_PxV))
-    )
-    # places of one length that are told apart by nothing but the input; a bin has many lengths
-    place_P = validation.length_P
-    constants_4xPxV = np.empty((4, *p_PxV.shape))
-    for length in np.unique(place_P):
-        here = place_P == length
-        constants_4xPxV[:, here] = constants(p_PxV[here], weight_P[here])[:, None]
-    with np.errstate(divide="ignore"):
-        logits = torch.as_tensor(np.log(constants_4xPxV))
-    measured = {**task.score(logits, truth), **task.further_scores(logits, truth)}
-    values = task.by_length({name: x.numpy() for name, x in measured.items()}, validation)
+    p_PxV = np.concatenate([truth["p_star"] for truth in truths])
+    weighted = hasattr(validation, "weight_NxL")
+    weight_P = validation.weight_NxL[validation.scored_NxL] if weighted else np.ones(len(p_PxV))
+    _, at_P = np.unique(validation.length_P, return_inverse=True)
+    order = np.argsort(at_P, kind="stable")
+    groups = np.split(order, np.cumsum(np.bincount(at_P))[:-1])
+    kinds = list(dict.fromkeys(kind for name in names for kind in BEST_FOR.get(name, range(4))))
+    constants_4xSxV = np.stack([constants(p_PxV[here], weight_P[here])[kinds] for here in groups], axis=1)
+    measured: dict[str, list[NDArray[np.floating]]] = {}
+    begin = 0
+    for truth in truths:
+        end = begin + len(truth["p_star"])
+        with np.errstate(divide="ignore"):
+            logits = torch.as_tensor(np.log(constants_4xSxV[:, at_P[begin:end]]))
+        tensors = {name: torch.as_tensor(x) for name, x in truth.items()}
+        further = {} if set(names) <= {"tvd"} else task.further_scores(logits, tensors)
+        for name, x in {**task.score(logits, tensors), **further}.items():
+            measured.setdefault(name, []).append(x.numpy())
+        begin = end
+    every = {name: np.concatenate(x, axis=1) for name, x in measured.items() if name != "marked"}
     found: dict[str, dict[int, float]] = {}
-    for name, (lengths, values_4xS, count_S) in values.items():
-        if name in task.metrics:
+    for name, (by, values_4xS, count_S) in task.by_length(every, validation).items():
+        if name in names:
             best = np.min if task.metrics[name].lower_is_better else np.max
-            there = [(int(s), i) for i, s in enumerate(lengths) if count_S[i] > 0]
+            there = [(int(s), i) for i, s in enumerate(by) if count_S[i] > 0]
             found[name] = {length: float(best(values_4xS[:, i])) for length, i in there}
     return found
 

@@ -7,35 +7,32 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from resharpen.analysis.compare import Comparison, Effect
+from resharpen.analysis.compare import CHOSEN, Comparison, Effect
 from resharpen.analysis.verdict import Gain
 
 STYLE = {"helps": "green", "hurts": "red", "no difference": "cyan", "undecided": "yellow"}
+WIDE = 112
+"""Columns of a terminal from which everything is in one table."""
 
 
 def print_comparison(found: Comparison, console: Console) -> None:
     better = "lower is better" if found.metric.lower_is_better else "higher is better"
     title = f"Gain in {found.metric.label} over '{found.baseline}', pair by pair ({better}; a gain above 0 is better)"
-    table = Table("", "over", title=Text(title), title_justify="left", box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    table.columns[0].overflow = "fold"
-    for name in ("median gain", "verdict", "wins", "best tenth", "verdict"):
-        table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
-    for variant in found.variants:
-        effects = [effect for effect in found.effects if effect.variant == variant]
-        table.add_row(Text(variant, "bold"))
-        for effect in effects:
-            table.add_row(*_cells(effect))
-        table.add_section()
-    console.print(table)
+    console.print(Text(title))
+    median, best = ["median gain", "verdict", "wins"], ["best tenth", "verdict"]
+    for columns in [[*median, *best]] if console.width >= WIDE else [median, best]:
+        console.print(_table(found, columns))
     for line in found.sentences():
         console.print(Text(f"  {line}"), soft_wrap=True, highlight=False)
     _print_importance(found, console)
     lost = sum(models.diverged for models in found.models)
     weights = "BEMA" if found.weights == "bema" else "Training"
     console.print(
-        f"95% intervals over {_pairs(found)} draws per setting; helps and hurts after Holm's correction; no "
+        f"95% intervals over {_pairs(found)} draws per setting and the sequences that they are scored on; helps and hurts "
+        "after Holm's correction; no "
         f"difference: the interval is within {found.margin:g}; undecided +n: about n more models per setting would "
-        f"decide. {weights} weights at the best checkpoint. "
+        "decide; not trained: of neither variant a tenth of the models is better than the best constant distribution. "
+        f"{weights} weights, {CHOSEN[found.selection]}. "
         f"{lost} of {sum(models.models for models in found.models):,} models diverged; "
         "without a checkpoint they count as the worst.",
         style="dim",
@@ -46,10 +43,28 @@ def _pairs(found: Comparison) -> str:
     return "-".join(map(str, sorted({models.models for models in found.models})))
 
 
-def _cells(effect: Effect) -> list[str | Text]:
-    wins = f"{effect.wins.estimate:.0%} ({100 * effect.wins.low:.0f}-{effect.wins.high:.0%})"
-    median, best = ([_numbers(gain), _verdict(gain)] for gain in (effect.median, effect.best))
-    return [Text(f"  {effect.setting}"), effect.lengths, *median, wins, *best]
+def _table(found: Comparison, columns: list[str]) -> Table:
+    table = Table("", "over", box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    longest = max(map(len, (*found.variants, *(f"  {effect.setting}" for effect in found.effects))))
+    table.columns[0].overflow, table.columns[0].min_width = "fold", min(longest, 16)
+    for name in columns:
+        table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
+    for variant in found.variants:
+        table.add_row(Text(variant, "bold"))
+        for effect in (effect for effect in found.effects if effect.variant == variant):
+            table.add_row(Text(f"  {effect.setting}"), effect.lengths, *_cells(effect, columns))
+        table.add_section()
+    return table
+
+
+def _cells(effect: Effect, columns: list[str]) -> list[str | Text]:
+    found: list[str | Text] = []
+    if "wins" in columns:
+        wins = f"{effect.wins.estimate:.0%} ({100 * effect.wins.low:.0f}-{effect.wins.high:.0%})"
+        found += [_numbers(effect.median), _verdict(effect.median), wins]
+    if "best tenth" in columns:
+        found += [_numbers(effect.best), _verdict(effect.best)]
+    return found
 
 
 def _numbers(gain: Gain) -> str:
@@ -58,7 +73,8 @@ def _numbers(gain: Gain) -> str:
 
 
 def _verdict(gain: Gain) -> Text:
-    return Text(gain.verdict, STYLE[gain.verdict]).append(f" +{gain.more:,}" if gain.more else "", "dim")
+    short = "not trained" if gain.verdict.startswith("not trained") else gain.verdict
+    return Text(short, STYLE.get(gain.verdict, "magenta")).append(f" +{gain.more:,}" if gain.more else "", "dim")
 
 
 def _print_importance(found: Comparison, console: Console) -> None:

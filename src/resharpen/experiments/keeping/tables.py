@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Reported = Mapping[tuple[str, str], ByLength]
 """(WEIGHTS.SELECTION, metric) -> values by length."""
+Without = Mapping[tuple[str, str], NDArray[np.floating]]
+"""The same -> values by length without each block of sequences, [M, lengths, blocks]."""
 
 
 def models_table(
@@ -87,8 +89,9 @@ def curves_table(
     return pl.concat(pieces)
 
 
-def lengths_table(shard: Shard, reported: Reported) -> pl.DataFrame:
-    """One row per model, weights, selection, metric and length: the value on the report set."""
+def lengths_table(shard: Shard, reported: Reported, without: Without | None = None) -> pl.DataFrame:
+    """One row per model, weights, selection, metric and length: the value on the report set, and without each block of
+    its sequences where that is known."""
     import polars as pl
 
     pieces = []
@@ -103,6 +106,7 @@ def lengths_table(shard: Shard, reported: Reported) -> pl.DataFrame:
             "metric": [metric] * rows,
             "value": _value(value_MxS.ravel()),
             "count": np.tile(n_S, shard.count),
+            "without": _lists((without or {}).get((slot, metric)), rows),
         }
         pieces.append(_frame(TABLES["lengths"], columns))
     return pl.concat(pieces)
@@ -112,7 +116,8 @@ def dtype(column: Column) -> pl.DataType | type[pl.DataType]:
     """The type of a column in the files. A field of a task may hold something else, of whatever type it gets."""
     import polars as pl
 
-    return {int: pl.Int64, float: pl.Float64, str: pl.String, bool: pl.Boolean}.get(column.kind, pl.Unknown)
+    kinds = {int: pl.Int64, float: pl.Float64, str: pl.String, bool: pl.Boolean, list: pl.List(pl.Float32)}
+    return kinds.get(column.kind, pl.Unknown)
 
 
 def _frame(columns: Sequence[Column], data: Mapping[str, Any]) -> pl.DataFrame:
@@ -129,6 +134,18 @@ def _frame(columns: Sequence[Column], data: Mapping[str, Any]) -> pl.DataFrame:
 def _fields(*things: Any) -> dict[str, Any]:
     """The numbers and texts of task and model, as columns; the spec let them in."""
     return {field.name: getattr(thing, field.name) for thing in things for field in fields(thing)}
+
+
+def _lists(values_MxSxK: NDArray[np.floating] | None, rows: int) -> pl.Series:
+    """A list per row, null where it is not known as a whole."""
+    import polars as pl
+
+    kind = pl.List(pl.Float32)
+    if values_MxSxK is None:
+        return pl.Series([None] * rows, dtype=kind)
+    flat = values_MxSxK.reshape(rows, -1).astype(np.float32)
+    known = np.isfinite(flat).all(1)
+    return pl.Series([row if ok else None for row, ok in zip(flat.tolist(), known, strict=True)], dtype=kind)
 
 
 def _value(values: NDArray[np.floating]) -> pl.Series:

@@ -4,8 +4,8 @@
     rs.score(rs.load_model(run, "dyck-k8-m10-s700/peri/3"))
     rs.score(f, rs.Dyck(8, 10), beside="fig3-overnight")     and the rank that it would have there
 
-f takes tokens [N, L], a torch tensor if it is a torch module, otherwise a NumPy array, and gives [N, L, V]: what follows
-every prefix. Tokens after the last scored place of a sequence are padding.
+f takes tokens [N, L], a torch tensor if it is a torch module, otherwise a NumPy array, and gives [N, L, V]: what
+follows every prefix. Tokens after the last scored place of a sequence are padding.
 
 Shapes: N sequences, L positions, V tokens, P scored places.
 """
@@ -75,8 +75,8 @@ class Scored:
         return self.means()._repr_html_()
 
     def means(self) -> pl.DataFrame:
-        """One row per metric: the mean over lengths, as in `rs.scores`. The error is at most that of equal errors at all
-        lengths, which is what sequences that are read to every length have."""
+        """One row per metric: the mean over lengths, as in `rs.scores`. The error is the mean of those at the lengths,
+        which is the most that it can be."""
         import polars as pl
 
         there = self.table.filter(pl.col("count") > 0)
