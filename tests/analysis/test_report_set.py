@@ -193,19 +193,25 @@ def test_each_constant_is_best_for_its_metric():
 
 
 def test_models_that_learned_nothing_have_no_verdict(tiny, tmp_path):
-    """After a dozen steps no model of Set Complement is better than a constant; the exact distribution would be."""
-    found = compare(run(tiny, tmp_path / "r", workers=1))
+    """After a dozen steps hardly a model of Set Complement is better than a constant."""
+    made = run(tiny, tmp_path / "r", workers=1)
+    found = compare(made)
     effect = found.headlines()[0]
     assert effect.constant is not None
-    assert effect.constant.beat == effect.constant.baseline_beat == 0
+    beat = effect.constant.beat, effect.constant.baseline_beat
+    assert max(beat) < 0.1 * 32
     assert effect.median.verdict == effect.best.verdict == "not trained enough to tell"
     assert "median not trained enough to tell, " in found.sentences()[0]
-    assert "0 of 8 models beat a constant (pre: 0 of 8)" in found.sentences()[0]
+    assert f"{beat[0]} of 32 models beat a constant (pre: {beat[1]} of 32)" in found.sentences()[0]
     assert "checkpoints chosen on all lengths" in found.sentences()[0]
     row = (
         found.table().filter(variant=effect.variant, setting=effect.setting, lengths=effect.lengths).row(0, named=True)
     )
-    assert row["beat_constant"] == 0
+    assert row["beat_constant"] == beat[0]
+    values = rs.scores(made).filter(weights="train", variant=effect.variant)
+    better = values.filter(pl.col("setting") == "sct-v4-s1", pl.col("score_new") < 0.98 * (2 / 4 + 3 / 4) / 2)
+    better_2 = values.filter(pl.col("setting") == "sct-v4-s2", pl.col("score_new") < 0.98 * 3 / 4)
+    assert better.height + better_2.height == beat[0]
     assert row["places"] == effect.places.total
 
 

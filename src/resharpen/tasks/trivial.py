@@ -41,7 +41,8 @@ def trivial_values(task: Task, seed: int, metric: str | None = None) -> dict[str
     """Metric, or only this one -> length -> the best value of a constant distribution on the report set. Where a task
     has no p*, and of an AUC, what a guess reaches."""
     validation = task.validation(seed, "report")
-    if getattr(validation, "sequences", 0) > MOST_SEQUENCES and hasattr(validation, "take"):
+    sampled = getattr(validation, "sampled", False) and hasattr(validation, "take")
+    if sampled and validation.sequences > MOST_SEQUENCES:
         validation = validation.take(slice(MOST_SEQUENCES))
     asked = [name for name in task.metrics if metric in (None, name)]
     guessed = {name: task.metrics[name].guess for name in asked if name != "tvd"}
