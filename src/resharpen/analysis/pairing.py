@@ -151,8 +151,8 @@ def pair(
     import polars as pl
 
     task = task_of(run)
-    name = metric or task.metric
-    check_reported(run, name)
+    compared = metric or task.metric
+    check_reported(run, compared)
     if pool and other is not None:
         raise UserError("choose between another run to compare with and runs of other seeds to pool")
     for more in pool:
@@ -169,8 +169,8 @@ def pair(
     chosen = [base, *(name for name in variants or named if name != base)]
     if len(chosen) == 1:
         raise UserError(f"{run.directory} has nothing to compare '{base}' with; add another run with --with RUN_B")
-    tables = {id(source): _values(source, name, selection) for source in (run, other) if source is not None}
-    tables[id(run)] = _pooled([tables[id(run)], *(_values(more, name, selection) for more in pool)])
+    tables = {id(source): _values(source, compared, selection) for source in (run, other) if source is not None}
+    tables[id(run)] = _pooled([tables[id(run)], *(_values(more, compared, selection) for more in pool)])
     parts = [
         tables[id(source)].filter(pl.col("variant") == own).with_columns(variant=pl.lit(name))
         for name in dict.fromkeys(chosen)
@@ -186,13 +186,13 @@ def pair(
         base,
         tuple(dict.fromkeys(chosen[1:])),
         tuple(setting.name for setting in run.experiment.settings if setting.name in set(rows["setting"])),
-        task.metrics[name],
+        task.metrics[compared],
         task.unit,
         weights,
         {name: tuple(source.experiment.rows(source.experiment.variants[own])) for name, (source, own) in named.items()},
         rows,
         selection,
-        _constants(run, set(rows["setting"]), name),
+        _constants(run, set(rows["setting"]), compared),
     )
 
 

@@ -88,7 +88,7 @@ class Results:
     """Write a Parquet file."""
 
     def __call__(self, console: Console) -> None:
-        from resharpen.analysis.scores import scores, task_of, tidy_results
+        from resharpen.analysis.scores import reported_metrics, scores, task_of, tidy_results
         from resharpen.experiments.keeping.files import write_parquet
         from resharpen.views.tables import print_scores
 
@@ -101,7 +101,7 @@ class Results:
         if self.csv:
             sys.stdout.write(tidy_results(run).write_csv())
         elif self.parquet is None:
-            task, reported = task_of(run), set(run.table("lengths")["metric"])
+            task, reported = task_of(run), reported_metrics(run)
             for metric in dict.fromkeys([task.metric, *task.metrics]):
                 if metric in reported:
                     print_scores(scores(run, metric=metric), task.metrics[metric], console)
