@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from math import isfinite
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from resharpen.analysis.best_of import best_of, budgets
 from resharpen.analysis.importance import Importance, importances
@@ -148,7 +148,7 @@ class Comparison:
         """The effects, one a row."""
         import polars as pl
 
-        whole = dict.fromkeys(("median_more", "best_tenth_more", "places", "fewest_places"), pl.Int64)
+        whole: dict[str, Any] = dict.fromkeys(("median_more", "best_tenth_more", "places", "fewest_places"), pl.Int64)
         whole |= dict.fromkeys(("beat_constant", "baseline_beat_constant"), pl.Int64)
         whole |= dict.fromkeys(("constant", "of_the_way"), pl.Float64)
         return pl.DataFrame([_row(effect) for effect in self.effects], schema_overrides=whole)

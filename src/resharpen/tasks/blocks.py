@@ -9,15 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from resharpen.metrics import exact_places, means_without
+from resharpen.metrics import Floats, exact_places, means_without
 from resharpen.tasks.task import Measured, Task, defined_places
 
 BLOCKS = 10
 
 
-def by_length_without(task: Task, measured: Measured, validation: Any) -> dict[str, NDArray[np.float64]]:
+def by_length_without(task: Task, measured: Measured, validation: Any) -> dict[str, Floats]:
     """Metric -> its values by length without each block, [M, lengths, blocks]; none where the set is not a sample, or
     has fewer sequences than blocks."""
     if not getattr(validation, "sampled", False) or validation.sequences < BLOCKS:
@@ -29,7 +28,9 @@ def by_length_without(task: Task, measured: Measured, validation: Any) -> dict[s
         return {}
     every = {name: lengths for name, (lengths, _, _) in task.by_length(resampled, validation).items()}
     models = len(next(iter(measured.values())))
-    found = {name: np.full((models, len(lengths), BLOCKS), np.nan) for name, lengths in every.items()}
+    found: dict[str, Floats] = {
+        name: np.full((models, len(lengths), BLOCKS), np.nan) for name, lengths in every.items()
+    }
     block_P = validation.blocks_P(BLOCKS)
     for block in range(BLOCKS):
         rest = {name: values[:, block_P != block] for name, values in resampled.items()}
@@ -38,7 +39,7 @@ def by_length_without(task: Task, measured: Measured, validation: Any) -> dict[s
     return found
 
 
-def _of_means(task: Task, measured: Measured, validation: Any) -> dict[str, NDArray[np.float64]]:
+def _of_means(task: Task, measured: Measured, validation: Any) -> dict[str, Floats]:
     """What `Task.by_length` takes the mean of, in one pass."""
     defined, length_P, block_P = (
         defined_places(task, validation, measured),

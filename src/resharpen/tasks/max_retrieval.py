@@ -96,8 +96,6 @@ class MaxRetrieval(Task):
     usual_model: ClassVar[str] = "retriever"
     usual_batch: ClassVar[int] = 128
 
-    further: ClassVar[Mapping[str, PlaceMetric]] = {}
-
     def __post_init__(self) -> None:
         if self.classes < 2:
             raise ValueError(f"classes = {self.classes}: there is nothing to tell apart below 2")
@@ -116,6 +114,11 @@ class MaxRetrieval(Task):
     @property
     def usual_train_length(self) -> int:
         return 16
+
+    @property
+    def further(self) -> Mapping[str, PlaceMetric]:
+        """None: its truth is an answer, not a distribution."""
+        return {}
 
     @property
     def metrics(self) -> dict[str, Metric]:

@@ -67,8 +67,6 @@ class Task:
     """Metrics of the user's own; `with_options` sets them."""
     report_sequences: ClassVar[int | None] = None
     """Sequences in the report set where the task has no field for it; `with_options` sets it."""
-    not_resampled: ClassVar[tuple[str, ...]] = ()
-    """Measures whose reduction takes too long to be repeated without each block of sequences."""
     unit: ClassVar[str] = "tokens"
     scored: ClassVar[str] = "prefixes"
     """What is counted in the column `count` of a run's tables."""
@@ -101,6 +99,11 @@ class Task:
     def metrics(self) -> dict[str, Metric]:
         """All that a run reports; the first is that of the figure."""
         return {"tvd": Metric("TVD", lower_is_better=True, worst=1.0, range=(0.0, 1.0)), **self.further_metrics()}
+
+    @property
+    def not_resampled(self) -> tuple[str, ...]:
+        """Measures whose reduction takes too long to be repeated without each block of sequences."""
+        return ()
 
     @property
     def further(self) -> Mapping[str, PlaceMetric]:

@@ -30,8 +30,8 @@ def print_comparison(found: Comparison, console: Console) -> None:
     console.print(
         f"95% intervals over {_pairs(found)} draws per setting and the sequences that they are scored on; helps and "
         f"hurts after Holm's correction; no difference: the interval is within {found.margin:g}; undecided +n: about n "
-        "more models per setting would decide; not trained: of neither variant a tenth of the models is better than the "
-        "best constant distribution. "
+        "more models per setting would decide; not trained: of neither variant a tenth of the models is better than "
+        "the best constant distribution. "
         f"{weights} weights, {CHOSEN[found.selection]}. "
         f"{lost} of {sum(models.models for models in found.models):,} models diverged; "
         "without a checkpoint they count as the worst.",

@@ -144,8 +144,7 @@ def _lists(values_MxSxK: NDArray[np.floating] | None, rows: int) -> pl.Series:
     if values_MxSxK is None:
         return pl.Series([None] * rows, dtype=kind)
     flat = values_MxSxK.reshape(rows, -1).astype(np.float32)
-    known = np.isfinite(flat).all(1)
-    return pl.Series([row if ok else None for row, ok in zip(flat.tolist(), known, strict=True)], dtype=kind)
+    return pl.Series([row.tolist() if np.isfinite(row).all() else None for row in flat], dtype=kind)
 
 
 def _value(values: NDArray[np.floating]) -> pl.Series:

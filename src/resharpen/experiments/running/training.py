@@ -256,7 +256,7 @@ class Trainer:
         """Score the kept weights on the report set and write the results."""
         report = self._task.validation(self._experiment.seed, "report")
         by_length: dict[tuple[str, str], ByLength] = {}
-        without: dict[tuple[str, str], NDArray[np.float64]] = {}
+        without: dict[tuple[str, str], NDArray[np.floating]] = {}
         for which in WEIGHTS:
             slots = [f"{which}.{selection}" for selection in SELECTIONS]
             for i, slot in enumerate(slots):
