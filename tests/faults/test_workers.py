@@ -106,7 +106,7 @@ def test_a_killed_worker_is_reported_and_nothing_is_left_running(command, tmp_pa
         os.kill(workers[0], signal.SIGKILL)
         _, error = process.communicate(timeout=20)  # the dead one holds nothing that the others wait for
     assert process.returncode == 1
-    said = "a worker ended with exit code -9; what is done is kept. Continue with: resharpen run"
+    said = "a worker ended with exit code -9; finished work is kept. Continue with: resharpen run"
     assert f"{said} {tmp_path / 'run'}" in error
     assert error.count("\n") == 1
     wait_until(lambda: not any(map(is_running, workers)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from resharpen.commands.options import Directory, File, Name, Number
+from resharpen.commands.options import Directory, File, Name, Number, TrustCode
 from resharpen.commands.results import check_ending, look
 from resharpen.errors import UserError
 from resharpen.paths import absolute
@@ -46,8 +46,7 @@ class Score:
     """Of the report set. Default: that of the run after --with, or 0."""
     csv: File = None
     """Write every value to this file, one row per metric and length."""
-    trust_code: bool = False
-    """Execute code of your own from the run directory where its file is gone or has changed."""
+    trust_code: TrustCode = False
 
     def __call__(self, console: Console) -> None:
         from resharpen.experiments.running.scoring import score
