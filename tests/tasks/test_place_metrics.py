@@ -183,7 +183,7 @@ checkpoints = 2
 batch = 8
 variants = ["pre", "peri"]
 [task]
-v = 5
+v = 7
 train_lengths = [2]
 metrics = ["own.py:sharpness"]
 """
@@ -196,21 +196,21 @@ def test_a_metric_of_ones_own_is_reported_like_tvd(tmp_path):
     run = rs.run(spec, tmp_path / "run", workers=1)
     lengths = rs.load(tmp_path / "run").table("lengths")
     assert set(lengths["metric"]) == {"tvd", "kl", "illegal", "error", "exact", "sharpness"}
-    model = rs.load_model(run, "sct-v5-s2/peri/1")
-    every = [model([[first, last]]).max() for first in range(5) for last in range(5) if last != first]
-    row = lengths.filter(model="sct-v5-s2/peri/1", weights="train", selection="best", metric="sharpness", length=2)
+    model = rs.load_model(run, "sct-v7-s2/peri/1")
+    every = [model([[first, last]]).max() for first in range(7) for last in range(7) if last != first]
+    row = lengths.filter(model="sct-v7-s2/peri/1", weights="train", selection="best", metric="sharpness", length=2)
     assert row["count"].to_list() == [len(every)]
     assert row["value"][0] == pytest.approx(np.mean(every), abs=1e-6)
     plain = rs.read_toml(tmp_path / "spec.toml").settings[0].task
-    assert plain == SetComplement(5)  # it is no field: streams and columns are the same
+    assert plain == SetComplement(7)  # it is no field: streams and columns are the same
     assert plain.own_metrics
-    assert rs.scores(run, metric="sharpness")["score"].is_between(0.2, 1).all()
+    assert rs.scores(run, metric="sharpness")["score"].is_between(1 / 7, 1).all()
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("own.py:tvd", "metric 'tvd' is there already in sct-v5"),
+        ("own.py:tvd", "metric 'tvd' is there already in sct-v7"),
         ("own.py:sharp", "does not define 'sharp'"),
         ("sharpness", "unknown metric 'sharpness'"),
     ],

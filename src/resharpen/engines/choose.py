@@ -45,7 +45,7 @@ def measure_all(engine: Engine, weights: Arrays, validation: Any) -> Measures:
         if known_M.any():  # models without weights cost nothing
             torch = make_engine("torch", engine.problem, engine.ensemble.some(known_M))
             some = {name: array[known_M] for name, array in weights.items()}
-            measured = torch.measure(some, validation, report=True)
+            measured = torch.measure(some, validation, report=any(name in task.further for name in missing))
             for name in missing:
                 if name in measured:
                     found[name][known_M] = measured[name]
