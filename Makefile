@@ -37,6 +37,7 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/set_complement.py
 	$(BIN)/python benchmarks/max_retrieval.py
 	$(BIN)/python benchmarks/languages.py
+	$(BIN)/python benchmarks/modules.py
 
 # The site, with the reports of all references: docs/_build/html/index.html
 REPORTS := $(patsubst reference/%/reference.json,docs/_extra/reports/%.html,$(wildcard reference/*/reference.json))

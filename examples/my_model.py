@@ -16,8 +16,9 @@ class GRU(rs.Model):
     d: int = 32
 
     def parameters(self, parts):
-        shapes = {"E": (self.vocabulary, 3 * self.d), "U_gates": (self.d, 2 * self.d), "U_h": (self.d, self.d)}
-        return {name: rs.learned(*shape) for name, shape in (shapes | {"out": (self.d, self.vocabulary)}).items()}
+        v, d, most = self.vocabulary, self.d, self.d**-0.5
+        inner = {"U_gates": rs.learned(d, 2 * d, uniform=most), "U_h": rs.learned(d, d, uniform=most)}
+        return {"E": rs.learned(v, 3 * d, role="embedding"), **inner, "out": rs.learned(d, v, role="output")}
 
     def logits(self, theta, tokens_NxL, parts, hyper, record=None):
         x_MxNxLx3D = rs.embedding(theta["E"], tokens_NxL)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from resharpen.engines.base import Ensemble, Problem, initial_state
+from resharpen.engines.base import Engine, Ensemble, Problem, initial_state
 from resharpen.experiments.keeping.stored import StoredModel
 from resharpen.models import RETRIEVER_PLACEMENTS, Minimal, Model, Retriever, Transformer
 from resharpen.optim import OPTIMIZERS
@@ -18,6 +18,7 @@ from resharpen.parts import ATTENTIONS, NORMS, PLACEMENTS, POSITIONS, STUDIED_PL
 from resharpen.parts.part import Attention, Norm, Positions
 from resharpen.state import arrays_of
 from resharpen.tasks import Batch, Dyck, MaxRetrieval, SetComplement, Task
+from resharpen.tasks.automaton import Automaton
 
 EVERYTHING = {
     **{name: PLACEMENTS[name] for name in STUDIED_PLACEMENTS},
@@ -175,6 +176,20 @@ def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray], models: Any 
         assert np.array_equal(a[name] if name == "step" else a[name][models], b[name], equal_nan=True), name
 
 
+def assert_draws_as_numpy(engine: Engine, step: int) -> None:
+    """A step on the minibatch that a kernel draws gives the same bits as one on that of the task."""
+    start = engine.dump() | {"step": np.array([step])}
+    engine.load(start)
+    engine.advance(1)
+    drawn = engine.dump()
+    engine.load(start)
+    engine.advance(1, [engine.problem.minibatch(engine.ensemble.group, step)])
+    assert_same(drawn, engine.dump())
+    engine.load(start)
+    engine.advance(1, [engine.problem.minibatch(engine.ensemble.group, step + 1)])
+    assert not np.array_equal(drawn["loss"], engine.dump()["loss"])
+
+
 def as_tensors(inputs: Any) -> Any:
     if isinstance(inputs, tuple):
         return type(inputs)(*map(as_tensors, inputs))
@@ -189,7 +204,8 @@ def reported(model: StoredModel, seed: int) -> dict[tuple[str, int], float]:
     for piece in validation.pieces(10**6):
         inputs, scored, truth = task.examples(piece)
         record = {}
-        logits = module(as_tensors(inputs), record if model.model.reads == "items" else None)
+        further = (record,) if model.model.reads == "items" and not model.model.is_module else ()
+        logits = module(as_tensors(inputs), *further)
         found = task.score(logits[torch.as_tensor(scored)][None], {name: as_tensors(x) for name, x in truth.items()})
         if record:  # of a retriever the report tells how attention disperses, too
             weights = record["weights"][0, :, 0, 0]
@@ -203,3 +219,8 @@ def reported(model: StoredModel, seed: int) -> dict[tuple[str, int], float]:
         for metric, (lengths, values, _) in reduced.items()
         for length, value in zip(lengths, values[0], strict=True)
     }
+
+
+def accepts(automaton: Automaton, string: Sequence[int]) -> bool:
+    """Whether an automaton can produce a string, given without BOS and EOS."""
+    return bool(automaton.p_star(np.array([[automaton.bos, *string]]))[0, -1, automaton.eos] > 0)

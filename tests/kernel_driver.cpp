@@ -76,6 +76,8 @@ int main() {
     for (char letter; std::fread(&letter, 1, 1, stdin) == 1;) {
         if (letter == 't') call(train);
         if (letter == 'e') call(evaluate);
+#if defined(RESHARPEN_LAYERS)  // the transformer's kernel has one more
         if (letter == 's') call(sample);
+#endif
     }
 }

@@ -1,8 +1,6 @@
 // Functions of the retriever kernel by themselves, for tests.
 #include "feature_lanes/retriever_nodes.h"
 
-using namespace resharpen;
-
 extern "C" {
 
 // gelu and its slope; n is a multiple of 16.

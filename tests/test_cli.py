@@ -108,7 +108,7 @@ def test_results_are_tidy(toml, tmp_path, capsys):
         (["run", "fig1", "--models", "-3"], "models = -3: must be at least 1"),
         (["run", "fig1", "--steps", "0"], "steps = 0: must be at least 1"),
         (["run", "fig1", "--workers", "0"], "workers = 0: must be at least 1"),
-        (["run", "fig1", "--seed", "-1"], "seed = -1: must not be negative"),
+        (["run", "fig1", "--seed", "-1"], "seed = -1: must be at least 0"),
         (["run", "nowhere.toml"], "No such file"),
         (["run", "nowhere.toml", "--scale", "smoke"], "--scale goes with the name of a figure"),
         (["status", "nowhere"], "is not a run directory"),
@@ -131,7 +131,7 @@ def test_bad_input_is_one_line(args, message, capsys, tmp_path, monkeypatch):
     ("old", "new", "message"),
     [
         ("v = 4", "v = 1", "v = 1: the set needs at least 2 tokens"),
-        ("[1, 2]", "[4]", "s = 4: training lengths for v = 4 are 1..3"),
+        ("[1, 2]", "[4]", "training length 4: for sct-v4 1..3"),
         ("block_out", "blok_out", "did you mean 'block_out'"),
         ("steps", "stepps", "did you mean 'steps'"),
     ],
@@ -239,7 +239,7 @@ def test_ctrl_c_leaves_a_run_that_resumes(toml, tmp_path, capsys):
     assert f"Continue with: resharpen run {out}" in said.replace("\n", " ")
     assert list(out.rglob("state.safetensors"))
     main(["status", str(out)])
-    assert "under way" in capsys.readouterr().out
+    assert "in progress" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("args", [["--help"], ["run", "--help"], ["run", "fig9"]])

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from make_reference import write_reference
 from polars.testing import assert_frame_equal
 from runs import STOP_AT_ONCE
 
 import resharpen as rs
 from resharpen import own
 from resharpen.cli import main
-from resharpen.experiments.keeping.reference import write_reference
 from resharpen.experiments.running import estimate
 from resharpen.experiments.specs import shelf
 from resharpen.experiments.specs.schema import TABLES

@@ -246,7 +246,7 @@ def test_a_run_keeps_a_copy_and_runs_only_what_it_began_with(tiny, tmp_path, fil
     with pytest.raises(UserError, match=r"has changed since this run began.*--trust-code"):
         load(out)
     file.unlink()
-    with pytest.raises(UserError, match=r"is not there any more.*--trust-code"):
+    with pytest.raises(UserError, match=r"no longer exists.*--trust-code"):
         load(out)
     with pytest.raises(SystemExit):
         main(["status", str(out)])
@@ -254,7 +254,7 @@ def test_a_run_keeps_a_copy_and_runs_only_what_it_began_with(tiny, tmp_path, fil
     main(["status", str(out), "--trust-code"])
     assert load(out, trust_code=True).table("lengths").equals(before)
     copy.write_text("raise RuntimeError('a copy that was tampered with')")
-    with pytest.raises(UserError, match="is not there any more"):
+    with pytest.raises(UserError, match="no longer exists"):
         load(out, trust_code=True)
     file.write_bytes(kept)
     assert Run(out).table("lengths").equals(before)

@@ -9,10 +9,11 @@ shards that the reference has there. Settings named behind it are trained again 
 import sys
 from pathlib import Path
 
+from make_reference import write_reference
 from rich.console import Console
 
 import resharpen as rs
-from resharpen.experiments.keeping.reference import REFERENCE, Reference, write_reference
+from resharpen.experiments.keeping.reference import REFERENCE, Reference
 from resharpen.experiments.running.runner import watched
 from resharpen.signals import orderly
 from resharpen.views.progress import PlainProgress
@@ -25,12 +26,12 @@ def main(figure: str, scale: str, *again: str) -> None:
     settings = {shard.name: shard.setting.name for shard in experiment.shards()}
     # with settings to train again, nothing else is trained
     without = {name for name in settings if settings[name] not in again} if again else kept
-    with PlainProgress(Console(markup=False)) as progress, orderly() as signals:
+    with orderly() as signals:
         run = rs.run(
             experiment,
             Path("runs") / experiment.name,
             without=without,
-            observer=watched(progress, signals),
+            observer=watched(PlainProgress(Console(markup=False)), signals),
         )
     if run.done():
         kept = set(write_reference(run, rs.scores(run), directory, again).built)

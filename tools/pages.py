@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 import resharpen as rs
-from resharpen.analysis.claims import Claim, Finding
+from resharpen.analysis.claims.finding import Claim, Finding
 from resharpen.analysis.scores import scored_lengths, worst_values
 from resharpen.analysis.statistics import quantile
 from resharpen.experiments.keeping.reference import Reference

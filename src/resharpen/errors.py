@@ -1,4 +1,4 @@
-"""The exceptions that the command line turns into a one-line message: bad input, and a machine that fails."""
+"""Exceptions that the command line turns into a one-line message."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import re
 from collections.abc import Iterable
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Characters that a terminal takes for commands; names in files that others wrote may have them."""
+"""Characters that a terminal interprets; names in files from others may have them."""
 
 
 class UserError(ValueError):
-    """Bad input, exit code 2. The text says what was wrong and what is allowed."""
+    """Bad input, exit code 2. The message says what was wrong and what is allowed."""
 
 
 class Failed(RuntimeError):
-    """The input was right and the machine could not: a full disk, a killed worker. Exit code 1."""
+    """A failure of the machine, such as a full disk or a killed worker, exit code 1."""
 
 
 def unknown(what: str, name: str, allowed: Iterable[str]) -> UserError:
-    """An error that names the nearest allowed name.
+    """An error that suggests the nearest allowed name.
 
     >>> print(unknown("placement", "pery", ["pre", "peri"]))
     unknown placement 'pery': did you mean 'peri'? (allowed: peri, pre)

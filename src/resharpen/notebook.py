@@ -13,7 +13,7 @@ from resharpen.experiments.running.rescoring import Track, rescore
 from resharpen.experiments.specs.spec import Experiment
 from resharpen.signals import Orderly, orderly
 from resharpen.views.figures import Figures, draw_figures
-from resharpen.views.notebook import NotebookProgress, in_notebook
+from resharpen.views.progress import NotebookProgress, in_notebook
 
 
 class Interruptible(Orderly):

@@ -1,4 +1,4 @@
-"""Where relative paths start: code of the user's own may change the working directory while a command runs."""
+"""Relative paths start where a command was started, even if user code changes the working directory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _started_in: Path | None = None
 
 @contextlib.contextmanager
 def fixed_here() -> Iterator[None]:
-    """Within, relative paths start from the present working directory, whatever it is changed to."""
+    """Within the context, relative paths start from the current working directory, even if that changes."""
     global _started_in
     before = _started_in
-    with contextlib.suppress(FileNotFoundError):  # of a directory that was removed; absolute paths need none
+    with contextlib.suppress(FileNotFoundError):  # the directory was removed; absolute paths still work
         _started_in = Path.cwd()
     try:
         yield
@@ -24,10 +24,10 @@ def fixed_here() -> Iterator[None]:
 
 
 def here() -> Path:
-    """The directory that relative paths start from: where a command was started; in Python, the working directory."""
+    """Where relative paths start: where the command was started, or the working directory when used from Python."""
     return _started_in or Path.cwd()
 
 
 def absolute(path: str | Path) -> Path:
-    """Where a path leads; messages show the path as it was given."""
+    """The absolute path; messages show the path as it was given."""
     return Path(path) if os.path.isabs(path) else here() / path

@@ -1,8 +1,7 @@
-"""Signals mean the same at every moment: Ctrl-C ends with 130, TERM with 143, without a traceback and without loss.
+"""Signal handling: Ctrl-C ends with exit code 130, TERM with 143, without a traceback and without loss of work.
 
-Where nothing would be lost the process ends at once, in the middle of an import, too: an exception that is thrown there
-would be swallowed or shown by whoever is importing. While models are trained a first signal asks for an orderly stop,
-and USR1 for saving every state now.
+Outside training the process ends at once, because an exception raised during an import could be swallowed or shown as a
+traceback. During training a first signal asks for an orderly stop, and USR1 for saving all states now.
 """
 
 from __future__ import annotations
@@ -11,27 +10,27 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
-SAVING = getattr(signal, "SIGUSR1", None)  # not on Windows
+SAVING = [signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else []  # not on Windows
 
 
 @contextlib.contextmanager
 def end_at_once() -> Iterator[None]:
-    """Outside training."""
+    """Outside training: a signal ends the process."""
     with _handling(dict.fromkeys(STOPPING, _end)):
         yield
 
 
 class Orderly:
-    """What was asked for by signals."""
+    """What signals have asked for."""
 
     number = 0
     """The signal that asks to stop, or 0."""
     saves = 0
-    """How many times saving was asked for."""
+    """How often saving was asked for."""
 
     def is_stopping(self) -> bool:
         return self.number != 0
@@ -48,15 +47,14 @@ class Orderly:
 
 @contextlib.contextmanager
 def orderly(asked: Orderly | None = None) -> Iterator[Orderly]:
-    """While models are trained. A second signal ends at once, which loses a few seconds of work."""
+    """During training: a first signal asks to stop. A second one ends at once, which loses a few seconds of work."""
     asked = asked or Orderly()
-    handlers: dict[int, Any] = dict.fromkeys(STOPPING, asked.stop)
-    with _handling(handlers | ({SAVING: asked.save} if SAVING else {})):
+    with _handling(dict.fromkeys(STOPPING, asked.stop) | dict.fromkeys(SAVING, asked.save)):
         yield asked
 
 
 def say(text: str) -> None:
-    """To standard error from within a handler, where printing might have been interrupted half way."""
+    """Write to standard error from a signal handler, which may have interrupted a print."""
     with contextlib.suppress(OSError):
         os.write(2, text.encode())
 
@@ -69,8 +67,8 @@ def _end(number: int, _frame: object = None) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _handling(handlers: dict[int, Any]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
+def _handling(handlers: Mapping[Any, Any]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # others cannot set handlers
         yield
         return
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

@@ -1,6 +1,6 @@
-"""Names that states, weights files and tables have in common.
+"""Names that states, weights files and tables share.
 
-The state of an ensemble is a flat dict of arrays, model axis first: `theta.E`, `ema.W_Q`. Weights that are kept are
+The state of an ensemble is a flat dict of arrays, model axis first: `theta.E`, `ema.W_Q`. Kept weights are named
 `WEIGHTS.SELECTION.NAME`: which weights, at which checkpoint.
 """
 
@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray]
 Weights = Literal["train", "bema"]
-"""The training weights, or their moving average without its bias."""
+"""The training weights, or their bias-corrected moving average (BEMA)."""
 Selection = Literal["best", "best-trained", "last"]
-"""Which checkpoint is kept: the best over all lengths, the best judged on trained lengths only, the last."""
+"""Which checkpoint is kept: the best over all lengths, the best over trained lengths, the last."""
 WEIGHTS: tuple[Weights, ...] = get_args(Weights)
 SELECTIONS: tuple[Selection, ...] = get_args(Selection)
 
 
 def arrays_of(state: Arrays, name: str) -> Arrays:
-    """The arrays with that prefix, `theta` for example, without it.
+    """The arrays with a prefix such as `theta`, under their names without it.
 
     >>> arrays_of({"theta.E": 1, "theta_0.E": 2, "ema.E": 3}, "theta")
     {'E': 1}

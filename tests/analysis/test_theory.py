@@ -29,7 +29,7 @@ from resharpen.engines.torch.fast import TorchEngine
 from resharpen.models import Minimal
 from resharpen.parts import PLACEMENTS, Parts
 from resharpen.tasks import SetComplement
-from resharpen.views.theory import print_checks
+from resharpen.views.listings import print_checks
 
 SMALL = range(4, 7)
 

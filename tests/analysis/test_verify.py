@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from make_reference import write_reference
 from runs import doctor_reference, forge
 
 import resharpen as rs
 from resharpen.analysis.verify import verify
 from resharpen.cli import main
-from resharpen.experiments.keeping.reference import find_reference, write_reference
+from resharpen.experiments.keeping.reference import find_reference
 from resharpen.experiments.specs.variant import Variant
 
 

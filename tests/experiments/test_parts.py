@@ -25,7 +25,7 @@ SETTINGS = {
     "transformer": Setting(Dyck(2, 3, sequences=2, selection_sequences=2), 9, Transformer(6, 2, 8, 2, 8)),
     "retriever": Setting(MaxRetrieval(longest=32, items=256, selection_items=128), 16, Retriever(12)),
 }
-TO_READ = "adaptive-temperature is to read trained models with"
+TO_READ = "adaptive-temperature is only for rescoring trained models"
 NO_POSITIONS = "a retriever reads a set: its items have no positions; nope fits"
 SETS_FIT = "softmax, log-n, ssmax, entmax, asentmax fit"
 REFUSED = {

@@ -11,11 +11,11 @@ from typing import Any
 
 import polars as pl
 import pytest
+from make_reference import write_reference
 from runs import doctor, doctor_reference, forge
 
 import resharpen as rs
 from resharpen.cli import main
-from resharpen.experiments.keeping.reference import write_reference
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.specs.schema import SCORES, TABLES
 

@@ -20,10 +20,9 @@ from resharpen.experiments.keeping.shard import RESULTS, Damaged, Foreign, _read
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.runner import Observer, plan_of, run
 from resharpen.experiments.running.training import Trainer
-from resharpen.experiments.specs.identity import identities
 from resharpen.experiments.specs.schema import TABLES
 from resharpen.experiments.specs.spec import Setting
-from resharpen.experiments.specs.toml import search_data
+from resharpen.experiments.specs.toml import identities, search_data
 from resharpen.models import Minimal
 from resharpen.optim.hyperparameters import narrowed
 from resharpen.tasks import SetComplement
@@ -65,7 +64,7 @@ def test_swapped_states_are_not_taken(under_way, whole, spec):
     first, second = a.read_bytes(), b.read_bytes()
     a.write_bytes(second)
     b.write_bytes(first)
-    with pytest.warns(UserWarning, match="is not this one's: shard is .*this shard starts again") as said:
+    with pytest.warns(UserWarning, match="belongs to another shard: shard is .*this shard starts again") as said:
         done = run(spec, under_way.directory, workers=1)
     assert len(said) == 2
     assert_same_tables(done, whole)
@@ -75,7 +74,7 @@ def test_the_state_of_another_seed_is_not_taken(under_way, whole, spec, tmp_path
     other = run(replace(spec, seed=1), tmp_path / "other", workers=1, observer=STOP_AT_ONCE)
     shard = under_way.shards()[0]
     shutil.copy(other.files(other.shards()[0]).state, under_way.files(shard).state)
-    with pytest.warns(UserWarning, match="is not this one's: identity"):
+    with pytest.warns(UserWarning, match="belongs to another shard: identity"):
         assert_same_tables(run(spec, under_way.directory, workers=1), whole)
 
 
@@ -255,7 +254,7 @@ def test_a_bad_moment_of_the_system_costs_nothing(name, finished, under_way, spe
 
     monkeypatch.setattr(Path, "read_bytes", stale)
     _read_manifest.cache_clear()
-    with pytest.raises(Failed, match=r"cannot be read: Stale .*nothing was thrown away"):
+    with pytest.raises(Failed, match=r"cannot be read: Stale .*nothing was deleted"):
         run(spec, store.directory, workers=1)
     monkeypatch.undo()
     _read_manifest.cache_clear()

@@ -5,11 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from make_reference import write_reference
 from runs import forge
 
 import resharpen as rs
 from resharpen.cli import main
-from resharpen.experiments.keeping.reference import write_reference
 
 PAYLOAD = """
 from pathlib import Path

@@ -39,7 +39,7 @@ def language(**changes):
 def test_two_tasks_never_share_a_directory(a, b):
     """Names leave out what makes no other sequences; two of one name are refused before anything is written."""
     length = a.usual_train_length or 1
-    with pytest.raises(UserError, match="two tasks are both called"):
+    with pytest.raises(UserError, match="two tasks are called"):
         Experiment("x", (Setting(a, length), Setting(b, length)), ["pre"], 1, 1)
 
 
@@ -49,15 +49,15 @@ def test_two_tasks_never_share_a_directory(a, b):
         ({"task": []}, "at least one training length"),
         ({"task": [[]]}, "task = .*must be a table"),
         ({"task": 7}, "task = 7"),
-        ({"task": [GOOD["task"], GOOD["task"]]}, "two tasks are both called"),
+        ({"task": [GOOD["task"], GOOD["task"]]}, "two tasks are called"),
         ({"task": {"v": 3, "train_lengths": [[1]]}}, "train_lengths"),
         ({"task": {"v": 3, "train_lengths": [1, 1]}}, "twice"),
         ({"variants": [[]]}, "variants"),
         ({"variants": [["pre"]]}, "variants"),
         ({"variants": {}}, "variants"),
-        ({"models": 10**400}, "models is too large"),
-        ({"models": 2**31}, "models is too large"),
-        ({"seed": 2**63}, "seed is too large"),
+        ({"models": 10**400}, "models = .*at most 2,147,483,647"),
+        ({"models": 2**31}, "models = .*at most 2,147,483,647"),
+        ({"seed": 2**63}, "seed = .*at most 9,223,372,036,854,775,807"),
         ({"steps": 1e3}, "steps"),
         ({"task": {"v": 10**6, "train_lengths": [1]}}, "weights is too large"),
         ({"task": {"kind": "dyck", "k": 10**9, "m": 3}}, "k times m is at most"),

@@ -4,12 +4,13 @@ import json
 
 import polars as pl
 import pytest
+from make_reference import write_reference
 from polars.testing import assert_frame_equal
 from runs import assert_same_results, doctor, doctor_reference, forge
 
 import resharpen as rs
 from resharpen.cli import main
-from resharpen.experiments.keeping.reference import Reference, write_reference
+from resharpen.experiments.keeping.reference import Reference
 from resharpen.experiments.keeping.shard import Damaged
 from resharpen.experiments.keeping.store import Run
 

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from make_reference import write_reference
 from runs import refused
 
 import resharpen as rs
 from resharpen.cli import main
-from resharpen.experiments.keeping.reference import write_reference
 from resharpen.experiments.keeping.store import Run
 from resharpen.views.report.write import run_data
 

@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from helpers import accepts
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2_contingency, chisquare
@@ -220,10 +221,10 @@ def test_reduction_by_length():
     alive_L = task.automaton.survival(task.longest)[:, 0]  # of t tokens: BOS and t more are the input
     for metric in ("tvd", "auc"):
         lengths, values, count = reduced[metric]
-        assert lengths.tolist() == task.bin_ends
+        assert lengths.tolist() == task.reported_lengths
         assert values.shape == (2, 8)
         assert (count > 0).all()
-    for end, mean, minus in zip(task.bin_ends, *reduced["tvd"][1], strict=True):
+    for end, mean, minus in zip(task.reported_lengths, *reduced["tvd"][1], strict=True):
         of_bin = np.arange(end - task.bin_width + 1, end + 1)
         assert np.isclose(mean, np.average(of_bin, weights=alive_L[of_bin - 1]))
         assert np.isclose(mean, -minus)
@@ -239,7 +240,7 @@ def test_a_class_that_cannot_be_has_no_value(task):
     values = np.zeros((2, validation.inputs_NxL.size))
     reduced = task.by_length({"tvd": values, "marked": values}, validation)
     lengths, auc, count = reduced["auc"]
-    assert len(lengths) == len(task.bin_ends)
+    assert len(lengths) == len(task.reported_lengths)
     assert np.isnan(auc).all()
     assert (count == 0).all()
     assert (reduced["tvd"][2] > 0).all()
@@ -252,16 +253,16 @@ def test_an_own_language():
     language = OwnLanguage.from_data({"name": "coin", "train_length": 40, "marked": "end", **COIN})
     assert language.name == "coin"
     assert language.vocabulary == 4
-    assert language.bin_ends == [10, 20, 30, 40, 50, 60, 70, 80]
+    assert language.reported_lengths == [10, 20, 30, 40, 50, 60, 70, 80]
     assert language.marked == language.automaton.eos
     assert language == OwnLanguage.from_data({"name": "coin", "train_length": 40, **COIN})
-    assert language.accepts([1, 0, 1])
-    assert not language.accepts([1, 0])
+    assert accepts(language.automaton, [1, 0, 1])
+    assert not accepts(language.automaton, [1, 0])
 
 
 @given(st.lists(st.integers(0, 1), max_size=12))
 def test_the_coin_ends_after_an_even_number_of_heads(string):
-    assert from_data(COIN).accepts(string) == (sum(string) % 2 == 0)
+    assert accepts(from_data(COIN), string) == (sum(string) % 2 == 0)
 
 
 BAD = {
@@ -273,7 +274,7 @@ BAD = {
     "island": ({"far": {"heads": [1.0, "even"]}}, r"state 'far': it cannot be reached from the start 'even'"),
     "number": ({"odd": {"tails": ["x", "odd"], "heads": [0.5, "even"]}}, r"state 'odd': the probability of 'tails'"),
     "negative": ({"odd": {"tails": [-0.5, "odd"], "heads": [1.5, "even"]}}, r"state 'odd': the probability of 'tails'"),
-    "reserved": ({"odd": {"EOS": [0.5, "odd"], "heads": [0.5, "even"]}}, r"token 'EOS' is taken"),
+    "reserved": ({"odd": {"EOS": [0.5, "odd"], "heads": [0.5, "even"]}}, r"token 'EOS' is reserved"),
     "table": ({"odd": 3}, r"a language needs states"),
 }
 

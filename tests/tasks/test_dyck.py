@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from helpers import accepts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,7 +31,7 @@ def test_legality_against_a_stack(k, m, data):
     p = task.p_star(np.array([[2 * k, *string]]))[0, -1]
     legal = stack_machine(k, m, string)
     assert set(np.nonzero(p)[0]) == (legal or set())
-    assert task.accepts(string) == (legal is not None and 2 * k + 1 in legal)
+    assert accepts(task.automaton, string) == (legal is not None and 2 * k + 1 in legal)
 
 
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(0, 10**6))
@@ -95,7 +96,7 @@ def test_survival_at_the_cap():
 
 def test_lengths_of_validation():
     task = Dyck(8, 10)
-    assert task.bin_ends == [175 * i for i in range(1, 9)]
+    assert task.reported_lengths == [175 * i for i in range(1, 9)]
     assert task.marked == 17
 
 

@@ -112,7 +112,7 @@ def test_languages_weigh_prefixes_as_they_occur():
     n, length = validation.inputs_NxL.shape
     weight = validation.weight_NxL * validation.alive_L
     error = found["error"][0].reshape(n, length)
-    for b, end in enumerate(task.bin_ends):
+    for b, end in enumerate(task.reported_lengths):
         here = [(i, j) for i in range(n) for j in range(end - task.bin_width, end) if not np.isnan(error[i, j])]
         expected = sum(weight[x] * error[x] for x in here) / sum(weight[x] for x in here)
         assert reduced["error"][1][0, b] == pytest.approx(expected)

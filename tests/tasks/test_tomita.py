@@ -3,6 +3,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from helpers import accepts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ LAWS = {
 
 @given(st.integers(1, 7), st.text("01", max_size=14))
 def test_accepts_against_the_definition(n, string):
-    assert Tomita(n).accepts([int(x) for x in string]) == LAWS[n](string)
+    assert accepts(Tomita(n).automaton, [int(x) for x in string]) == LAWS[n](string)
 
 
 @pytest.mark.parametrize("n", ACCEPTED)
@@ -60,7 +61,7 @@ def test_legality_by_completion(n):
 
 
 def test_the_string_that_tells_two_definitions_of_language_3_apart():
-    assert Tomita(3).accepts([1, 0, 0, 1, 1, 0])
+    assert accepts(Tomita(3).automaton, [1, 0, 0, 1, 1, 0])
 
 
 def test_probabilities_of_language_7():
@@ -95,7 +96,7 @@ def test_share_of_living_prefixes_of_language_7_where_0_is_legal():
 
 def test_lengths_of_validation():
     task = Tomita(3)
-    assert task.bin_ends == list(range(20, 501, 20))
+    assert task.reported_lengths == list(range(20, 501, 20))
     assert (task.cap, task.marked, Tomita(7).marked) == (100, 1, 0)
 
 

@@ -12,9 +12,8 @@ from resharpen.experiments.specs import shelf
 from resharpen.experiments.specs.shelf import Entry, Size
 from resharpen.experiments.specs.spec import Setting
 from resharpen.tasks import SetComplement
-from resharpen.views.compare_figure import draw_comparison, styles
-from resharpen.views.compare_table import print_comparison
-from resharpen.views.remedies import draw_remedies
+from resharpen.views.compare_figure import draw_comparison, draw_remedies, styles
+from resharpen.views.tables import print_comparison
 
 
 @pytest.fixture

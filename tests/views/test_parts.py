@@ -12,7 +12,7 @@ from resharpen.experiments.specs.variant import CATALOGS, PARTS
 from resharpen.models import MODELS
 from resharpen.models.model import Model
 from resharpen.parts import PLACEMENTS
-from resharpen.views.parts import described
+from resharpen.views.listings import described
 
 
 def test_the_table(capsys):

@@ -8,13 +8,13 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from make_reference import write_reference
 from runs import STOP_AT_ONCE
 
 import resharpen as rs
 from resharpen.analysis.scores import scores
 from resharpen.cli import main
 from resharpen.errors import Failed, UserError
-from resharpen.experiments.keeping.reference import write_reference
 from resharpen.experiments.running.runner import run
 from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.experiments.specs.variant import Variant

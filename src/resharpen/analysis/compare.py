@@ -20,7 +20,7 @@ What follows from a median or a best tenth is said in `analysis/verdict.py`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
@@ -41,6 +41,7 @@ from resharpen.analysis.statistics import (
 from resharpen.analysis.verdict import MARGIN, Gain, judged, untrained
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.opening import RunOrReference
+from resharpen.experiments.specs.counts import Counts, unlike
 from resharpen.streams import GROUP
 from resharpen.tasks import Metric
 
@@ -135,6 +136,11 @@ class Comparison:
     correlation: Correlation
     importance: tuple[Importance, ...]
     selection: str = "best"
+    parameters: Counts = field(default_factory=dict)
+
+    def size_warnings(self) -> list[str]:
+        """Variants that are larger or smaller than the baseline."""
+        return unlike(self.parameters, self.baseline)
 
     def headlines(self) -> list[Effect]:
         """One effect a variant: at new lengths where there are any, over all settings."""
@@ -154,7 +160,7 @@ class Comparison:
         return pl.DataFrame([_row(effect) for effect in self.effects], schema_overrides=whole)
 
     def _repr_html_(self) -> str:
-        said = "".join(f"<li>{escape(line)}</li>" for line in self.sentences())
+        said = "".join(f"<li>{escape(line)}</li>" for line in (*self.sentences(), *self.size_warnings()))
         return f"<ul>{said}</ul>{self.table()._repr_html_()}"
 
 
@@ -206,7 +212,8 @@ def compare_pairs(paired: Paired, margin: float = MARGIN) -> Comparison:
         tuple(Models(*row) for row in paired.models()),
         correlation,
         tuple(importances(paired, worth)),
-        paired.selection,
+        selection=paired.selection,
+        parameters=paired.parameters,
     )
 
 

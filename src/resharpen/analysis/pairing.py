@@ -16,6 +16,7 @@ from resharpen.analysis.scores import check_reported, scored_lengths, task_of
 from resharpen.analysis.statistics import quantile
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.opening import RunOrReference
+from resharpen.experiments.specs.counts import Counts
 from resharpen.experiments.specs.spec import roles
 from resharpen.experiments.specs.toml import differences, tasks_data, to_data
 from resharpen.streams import GROUP
@@ -48,6 +49,7 @@ class Paired:
     selection: str = "best"
     constant: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     """Setting -> length -> the value of the best constant distribution, where p* is known."""
+    parameters: Counts = field(default_factory=dict)
 
     @property
     def sign(self) -> int:
@@ -193,6 +195,13 @@ def pair(
         rows,
         selection,
         _constants(run, set(rows["setting"]), compared),
+        {
+            (setting.name, name): source.experiment.parameter_count(setting, own)
+            for name in dict.fromkeys(chosen)
+            for source, own in (named[name],)
+            for setting in source.experiment.settings
+            if setting.name in set(rows["setting"])
+        },
     )
 
 

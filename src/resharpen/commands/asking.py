@@ -20,7 +20,7 @@ class ListFigures:
     def __call__(self, console: Console) -> None:
         from resharpen.experiments.keeping.machine import cores
         from resharpen.experiments.running.estimate import time_figures
-        from resharpen.views.shelf import print_shelf
+        from resharpen.views.listings import print_shelf
 
         with console.status("timing a few steps of every setting ..."):
             seconds, engine = time_figures()
@@ -39,7 +39,7 @@ class ListParts:
 
     def __call__(self, console: Console) -> None:
         from resharpen.experiments.running.support import engine_of_part, usual_settings
-        from resharpen.views.parts import print_parts
+        from resharpen.views.listings import print_parts
 
         print_parts(usual_settings(), engine_of_part, console)
 
@@ -56,7 +56,7 @@ class Theory:
 
     def __call__(self, console: Console) -> None:
         from resharpen.analysis.theory.checks import check_all
-        from resharpen.views.theory import print_checks
+        from resharpen.views.listings import print_checks
 
         checks = check_all(self.v)
         print_checks(checks, console)
@@ -73,6 +73,6 @@ class Doctor:
 
     def __call__(self, console: Console) -> None:
         from resharpen.engines.choose import describe_compiler
-        from resharpen.views.doctor import print_diagnosis
+        from resharpen.views.listings import print_diagnosis
 
         print_diagnosis(*describe_compiler(), console)

@@ -225,7 +225,7 @@ class Verify:
     def __call__(self, console: Console) -> None:
         from resharpen.analysis.verify import verify
         from resharpen.experiments.keeping.reference import Reference, find_reference, references
-        from resharpen.views.verify import print_verification
+        from resharpen.views.tables import print_verification
 
         run = load(self.run, self.trust_code)
         name = str(self.reference or run.experiment.name)

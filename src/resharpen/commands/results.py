@@ -73,7 +73,7 @@ def show_comparison(run: RunOrReference, out: Path, console: Console, *what: Any
     """Print and draw a comparison; `what` are the arguments of `analysis.compare.compare` after the run."""
     from resharpen.analysis.compare import compare
     from resharpen.views.compare_figure import draw_comparison
-    from resharpen.views.compare_table import print_comparison
+    from resharpen.views.tables import print_comparison
 
     found = compare(run, *what)
     print_comparison(found, console)
@@ -85,7 +85,7 @@ def study(runs: Sequence[RunOrReference], out: Path, name: str, console: Console
     from resharpen.analysis.claims import claims
     from resharpen.analysis.claims.remedies import NUMBERS
     from resharpen.analysis.compare import compare
-    from resharpen.views.remedies import draw_remedies
+    from resharpen.views.compare_figure import draw_remedies
     from resharpen.views.tables import print_claims
 
     if ours := [claim for run in runs for claim in claims(run) if claim.number in NUMBERS]:

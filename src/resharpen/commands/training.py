@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -132,11 +133,13 @@ class RunFigure(Training):
         if self.address is not None and self.launcher != "ray":
             raise UserError(f"address = {self.address}: only the launcher 'ray' has one")
         if self.dry_run:
-            console.print(describe(with_engine(experiment), self.workers))
+            console.print(
+                describe(with_engine(experiment), self.workers), soft_wrap=True, highlight=False, markup=False
+            )
             return None
-        view = LiveProgress if console.is_terminal else PlainProgress
+        view = LiveProgress(console) if console.is_terminal else nullcontext(PlainProgress(console))
         try:
-            with view(console) as progress, orderly() as asked:
+            with view as progress, orderly() as asked:
                 store = run(
                     experiment,
                     out,

@@ -1,11 +1,11 @@
-"""What an engine is: it advances an ensemble by n steps and measures it. Two engines, one state, the same results.
+"""The interface of engines, which advance an ensemble by n steps and measure it; both share one state.
 
 The state of an ensemble is a flat dict of arrays with the model axis first:
 
-    theta.E, theta.W_Q, ...    the training weights          m.*, v.*    what the optimizer keeps, by its own names
-    theta_0.*                  the initial weights           ema.*       the moving average
+    theta.E, theta.W_Q, ...    training weights              m.*, v.*          state of the optimizer, named by it
+    theta_0.*                  initial weights               ema.*             moving average of the weights
     step [1]                   steps done                    diverged_at [M]   step of divergence, or -1
-    loss [M]                   the training loss, summed over all steps so far
+    loss [M]                   training loss, summed over all steps so far
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from resharpen import streams
 from resharpen.models import Model
-from resharpen.models.initial import initial_weights
 from resharpen.optim.adamw import adamw
 from resharpen.optim.bema import bema_weights
 from resharpen.optim.hyperparameters import Draws
@@ -31,12 +30,12 @@ from resharpen.tasks import Batch, Task
 Batches = Sequence[Batch]
 """Given minibatches, one per step."""
 Measures = dict[str, NDArray[np.float32]]
-"""What was measured at every scored place, by name, [M, P]."""
+"""Measures by name, at every scored place, [M, P]."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What an ensemble is trained on: everything that its models share."""
+    """Everything that the models of an ensemble share."""
 
     task: Task
     model: Model
@@ -48,11 +47,11 @@ class Problem:
     optimizer: Optimizer = field(default=adamw)
     device: str = "cpu"
     march: str = "native"
-    """The instruction set that native kernels are built for, by the compiler's name of it."""
+    """The instruction set that native kernels are built for, as the compiler names it."""
 
     @property
     def setting(self) -> str:
-        """What the random streams go by: nothing of the variant, so that all variants see the same draws."""
+        """Key of the random streams: independent of the variant, so that all variants see the same draws."""
         return setting_name(self.task, self.train_length)
 
     @property
@@ -63,13 +62,18 @@ class Problem:
         return self.task.batch(self.batch_key, group, step, self.batch, self.train_length)
 
 
+def lengths(mask_NxL: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Length of each row up to its last real position, [N]."""
+    return np.where(mask_NxL.any(1), mask_NxL.shape[1] - mask_NxL[:, ::-1].argmax(1), 0)
+
+
 def setting_name(task: Task, train_length: int) -> str:
     return f"{task.name}-s{train_length}"
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Draws of one group, and their hyperparameters."""
+    """Draws of one group of sixteen, and their hyperparameters."""
 
     draw_M: NDArray[np.int64]
     hyperparameters: Draws
@@ -98,7 +102,7 @@ class Engine(Protocol):
 
     @property
     def built(self) -> str:
-        """What computes, and behind an @ how it rounds: where all of it is the same, so is every bit."""
+        """Code identity, and after an @ what determines rounding: results with equal strings are bitwise equal."""
         ...
 
     @property
@@ -109,8 +113,8 @@ class Engine(Protocol):
     def advance(self, n: int, batches: Batches | None = None) -> None: ...
 
     def measure(self, weights: Arrays, validation: Any, report: bool = False) -> Measures:
-        """What the task scores, at every place of a validation set; for a report also what the model tells of its
-        attention, where it does."""
+        """The task's measures at every place of a validation set; for a report also statistics of the attention, if
+        the model has them."""
         ...
 
     def dump(self) -> Arrays: ...
@@ -119,10 +123,9 @@ class Engine(Protocol):
 
 
 def initial_state(problem: Problem, ensemble: Ensemble) -> Arrays:
-    problem.optimizer.check()  # its names are about to stand beside ours
+    problem.optimizer.check()  # names of its state must not clash with ours
     models = len(ensemble.draw_M)
-    parameters = problem.model.parameters(problem.parts)
-    theta_0 = initial_weights(problem.seed, problem.setting, ensemble.draw_M, parameters)
+    theta_0 = problem.model.initial(problem.seed, problem.setting, ensemble.draw_M, problem.parts)
     state: Arrays = {
         "step": np.zeros(1, np.int64),
         "diverged_at": np.full(models, -1, np.int64),
@@ -135,7 +138,7 @@ def initial_state(problem: Problem, ensemble: Ensemble) -> Arrays:
 
 
 def weights_of(state: Arrays, ensemble: Ensemble, which: Weights) -> Arrays:
-    """The weights that are read at inference: the training weights, or BEMA."""
+    """The weights used at inference: training weights or BEMA."""
     theta = arrays_of(state, "theta")
     if which == "train":
         return theta

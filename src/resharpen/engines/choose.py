@@ -1,4 +1,4 @@
-"""Which engine runs a problem."""
+"""Choosing and creating the engine for a problem."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from resharpen.engines.native.base import NativeEngine
 
 NATIVE = {"minimal": "NativeMinimal", "retriever": "NativeRetriever", "transformer": "NativeTransformer"}
-"""Model family, and module of `engines/native` -> the class of its engine."""
-
+"""Model family (also the module in `engines/native`) -> class of its engine."""
 
 SLOWER = {"minimal": "10 to 50", "retriever": "4 to 10", "transformer": "2 to 5"}
-"""About how many times as long the torch engine takes, by model family; less without AVX-512; see the benchmarks."""
+"""Time of the torch engine relative to native, by model family; less without AVX-512; from `benchmarks/`."""
 
 
 def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
@@ -31,12 +30,12 @@ def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
 
     from resharpen.engines.torch.fast import TorchEngine
 
-    torch.set_num_threads(1)  # every core has a shard of its own
+    torch.set_num_threads(1)  # every core runs its own shard
     return TorchEngine(problem, ensemble)
 
 
 def measure_all(engine: Engine, weights: Arrays, validation: Any) -> Measures:
-    """All that a report has of these weights: what the engine does not measure torch computes."""
+    """All measures that a report needs; torch computes those that the engine lacks."""
     found, task = engine.measure(weights, validation, report=True), engine.problem.task
     if missing := [name for name in (*task.measures, *task.further) if name not in found]:
         known_M = np.array([np.isfinite(row).all() for row in next(iter(weights.values()))])
@@ -55,22 +54,22 @@ def measure_all(engine: Engine, weights: Arrays, validation: Any) -> Measures:
 
 
 def check_device(name: str) -> None:
-    """UserError if this machine has no such device, before anything is written."""
+    """UserError if this machine does not have the device."""
     from resharpen.engines.torch.definition import torch_device
 
     torch_device(name)
 
 
 def check_march(name: str) -> None:
-    """UserError for an instruction set that this machine's compiler does not know; nothing can be said without one."""
+    """UserError if the compiler does not know the instruction set; no check without a compiler."""
     from resharpen.engines.native.build import why_not_here
 
     if name != "native" and not why_not_here("native") and (reason := why_not_here(name)):
-        raise UserError(f"march = {name}: not an instruction set here, as native and x86-64-v3 may be: {reason}")
+        raise UserError(f"march = {name}: unknown instruction set (try native or x86-64-v3): {reason}")
 
 
 def why_not_native(problem: Problem, training: bool = True) -> str:
-    """Why the native engine cannot run this problem here, or only read trained weights with it; empty if it can."""
+    """Why the native engine cannot train this problem here or, with training=False, measure it; empty if it can."""
     from resharpen.engines.native.build import why_not_here
 
     if problem.device != "cpu":
@@ -82,16 +81,16 @@ def why_not_native(problem: Problem, training: bool = True) -> str:
     if reason := why_not_here(problem.march):
         with contextlib.suppress(Failed):
             _native(problem).kernel(problem.model, problem.march)
-            return ""  # built before, when it could be
+            return ""  # a cached kernel
     return reason
 
 
 def rounding(engine: str, march: str, device: str) -> str:
-    """What decides how the numbers of an engine are rounded on this machine; empty where it cannot be told."""
+    """What determines rounding of an engine on this machine; empty if unknown."""
     if engine == "native":
         from resharpen.engines.native import build, compiler
 
-        # where none can be built, one that was built before will do, whatever built it
+        # without a compiler any cached kernel is used, whichever compiler built it
         return "" if build.why_not_here(march) else build.rounding(march, compiler.find_compiler())
     from resharpen.engines.torch.fast import rounding
 
@@ -99,7 +98,7 @@ def rounding(engine: str, march: str, device: str) -> str:
 
 
 def how_much_slower(problem: Problem) -> str:
-    """Words for what the torch engine costs where the native one has a kernel for the model."""
+    """The slowdown of torch as text, if there is a native kernel for the model."""
     factor = SLOWER.get(problem.model.kind) if problem.device == "cpu" else None
     return f", about {factor} times as slow as native" if factor else ""
 
@@ -110,7 +109,7 @@ def _native(problem: Problem) -> type[NativeEngine]:
 
 
 def describe_compiler() -> tuple[bool, str]:
-    """Whether there is a compiler for native kernels, and which; or what it means that there is none."""
+    """Whether there is a compiler for native kernels; and which one, or the consequences of having none."""
     from resharpen.engines.native.compiler import find_compiler
 
     try:
@@ -118,4 +117,4 @@ def describe_compiler() -> tuple[bool, str]:
         return True, f"{compiler} ({shlex.join(compiler.command)})"
     except Failed as error:
         slower = ", ".join(f"{factor} for a {family}" for family, factor in SLOWER.items())
-        return False, f"{error}. The torch engine takes over, so many times as slow: {slower}"
+        return False, f"{error}. The torch engine is used instead, slower by a factor of {slower}"

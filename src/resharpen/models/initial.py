@@ -1,4 +1,4 @@
-"""Initial weights: matrices from a truncated normal, everything else at its constant."""
+"""Initial weights, as parameters are declared: drawn, or at a constant."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
-from resharpen.parts.parameter import Parameter
+from resharpen.parts.parameter import STD, Parameter
 
-STD, CUT = 0.02, 2.0
+CUT = 2.0
 
 
-def truncated_normal(key: streams.Key, draw_M: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Normal of std 0.02, redrawn outside two std, by inverting the distribution function; [M, *shape]."""
+def truncated_normal(
+    key: streams.Key, draw_M: NDArray[np.int64], shape: tuple[int, ...], std: float = STD
+) -> NDArray[np.float32]:
+    """Normal of this std, redrawn outside two of them, by inverting the distribution function; [M, *shape]."""
     from scipy.special import ndtr, ndtri  # here, so that a command that trains nothing does not wait for it
 
     u = streams.uniforms(key, int(np.prod(shape)), draw_M)
     low = ndtr(-CUT)
-    x = STD * ndtri(low + (1 - 2 * low) * u)
+    x = std * ndtri(low + (1 - 2 * low) * u)
     return x.reshape(len(draw_M), *shape).astype(np.float32)
 
 
@@ -30,8 +32,12 @@ def initial_weights(
 
     def start(name: str, parameter: Parameter) -> NDArray[np.float32]:
         shape: tuple[int, ...] = tuple(map(int, parameter.shape))
-        if parameter.start is None:
-            return truncated_normal(streams.key(seed, setting, "init", name), draw_M, shape)
-        return np.full((len(draw_M), *shape), parameter.start, np.float32)
+        key = streams.key(seed, setting, "init", name)
+        if parameter.start is not None:
+            return np.full((len(draw_M), *shape), parameter.start, np.float32)
+        if parameter.uniform is not None:
+            u = streams.uniforms(key, int(np.prod(shape)), draw_M).reshape(len(draw_M), *shape)
+            return (parameter.uniform * (2 * u - 1)).astype(np.float32)
+        return truncated_normal(key, draw_M, shape, parameter.std)
 
     return {name: start(name, parameter) for name, parameter in parameters.items()}

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen.models.initial import initial_weights
 from resharpen.models.layers import Record, Tensors
 from resharpen.parts.norms.rms import rms
 from resharpen.parts.parameter import Parameter
@@ -24,7 +28,7 @@ class Misfit(ValueError):
 
     def __init__(self, kind: Kind, why: str):
         super().__init__(why)
-        self.kind = kind
+        self.kind: Kind = kind
 
 
 def check_norm(parts: Parts) -> None:
@@ -47,6 +51,8 @@ class Model:
     """The kinds of parts that `parameters` and `logits` go by, beside the placements above. A variant with another part
     is refused: it would train the same under another name. Every model takes any optimizer."""
 
+    is_module: ClassVar[bool] = False
+    """Whether it is a torch module of the user's, which has no model axis: see `adapter.py`."""
     compiles: ClassVar[bool] = False
     """Whether torch.compile is worth its time in a long run; where `logits` goes from token to token in a loop it is
     not, because every turn of it would be compiled."""
@@ -79,6 +85,12 @@ class Model:
     def parameters(self, parts: Parts) -> dict[str, Parameter]:
         """By name; the streams of what is drawn go by the name alone."""
         raise NotImplementedError
+
+    def initial(
+        self, seed: int, setting: str, draw_M: NDArray[np.int64], parts: Parts
+    ) -> dict[str, NDArray[np.float32]]:
+        """theta_0 of the given draws, by name, [M, ...]."""
+        return initial_weights(seed, setting, draw_M, self.parameters(parts))
 
     def logits_of_sets(
         self, theta: Tensors, last_P: Tensor, present_PxV: Tensor, parts: Parts, hyper: Tensors, /

@@ -32,6 +32,14 @@ class SingleModel(nn.Module):
             self.register_buffer(f"hyper_{name}", torch.tensor([value], dtype=torch.float32))
 
     def forward(self, inputs: Any, record: Record | None = None) -> Tensor:
+        inputs = _whole(inputs)
         theta = {name: self.weights[safe][None] for name, safe in self._names.items()}
         hyper = {name: getattr(self, f"hyper_{name}") for name in self._hyper}
         return self._model.logits(theta, inputs, self._parts, hyper, record)[0]
+
+
+def _whole(inputs: Any) -> Any:
+    """Tokens and classes of any integer type as torch indexes with them."""
+    if isinstance(inputs, tuple):
+        return type(inputs)(*map(_whole, inputs))
+    return inputs if inputs.is_floating_point() else inputs.long()

@@ -108,7 +108,9 @@ class Retriever(Model):
         import torch
         from torch.nn import functional
 
-        priority_I, kind_I = items.priority[real_NxL], items.kind[real_NxL]
+        # an exported graph has no shapes that depend on values: there padding has features, too, and no weight
+        every = torch.compiler.is_compiling()
+        priority_I, kind_I = (x.flatten() if every else x[real_NxL] for x in (items.priority, items.kind))
         one_hot_IxC = functional.one_hot(kind_I, self.classes).to(priority_I.dtype)
         x_IxF = torch.cat([priority_I[:, None], one_hot_IxC], dim=-1)
         return bound.norm("block_in", mlp(x_IxF.expand(len(theta["W_1"]), *x_IxF.shape), theta, "1", "2"))
@@ -126,7 +128,9 @@ class Retriever(Model):
 
 def padded(x_MxIxD: Tensor, real_NxL: Tensor) -> Tensor:
     """What the real items have, [M, N, L, D], and zero for padding."""
-    if real_NxL.all():
+    import torch
+
+    if torch.compiler.is_compiling() or real_NxL.all():
         return x_MxIxD.unflatten(1, real_NxL.shape)
     whole = x_MxIxD.new_zeros(len(x_MxIxD), real_NxL.numel(), x_MxIxD.shape[-1])
     return whole.index_copy(1, real_NxL.flatten().nonzero()[:, 0], x_MxIxD).unflatten(1, real_NxL.shape)

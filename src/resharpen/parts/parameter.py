@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
+
+STD = 0.02
+"""Of the truncated normal that matrices start from."""
 
 
 @dataclass(frozen=True)
@@ -12,11 +16,30 @@ class Parameter:
 
     shape: tuple[int | str, ...]
     start: float | None = None
-    """A constant; None draws from the truncated normal of every matrix."""
+    """A constant; None draws every number."""
     decays: bool = True
     """Whether weight decay acts on it."""
     inner: bool = False
     """Whether it is a matrix from hidden features to hidden features, for optimizers that treat these apart."""
+    std: float = STD
+    """Standard deviation of the normal that it is drawn from, truncated at two of them."""
+    uniform: float | None = None
+    """Draw uniformly between minus this and this instead."""
+    by_module: bool = False
+    """Drawn by the user's own module when it is made."""
+    out_first: bool = False
+    """Whether a matrix is [out, in], as in torch.nn; optimizers get inner matrices as [in, out]."""
+
+    @property
+    def drawn(self) -> str:
+        """How it starts, in words."""
+        if self.by_module:
+            return "by the module"
+        if self.start is not None:
+            return f"constant {self.start:g}"
+        if self.uniform is not None:
+            return f"uniform, at most {self.uniform:g}"
+        return f"normal, std {self.std:g}"
 
     def sized(self, sizes: Mapping[str, int]) -> Parameter:
         """The same with numbers for the names of sizes.
@@ -31,9 +54,30 @@ class Parameter:
         return replace(self, shape=shape)
 
 
-def learned(*shape: int | str, start: float | None = None) -> Parameter:
-    """What a part learns: matrices are drawn and decay, what starts at a constant does not."""
-    return Parameter(shape, start, decays=start is None, inner=start is None and len(shape) == 2)
+def learned(
+    *shape: int | str,
+    start: float | None = None,
+    role: Literal["inner", "embedding", "output"] = "inner",
+    std: float = STD,
+    uniform: float | None = None,
+    decays: bool | None = None,
+    inner: bool | None = None,
+) -> Parameter:
+    """A learned parameter.
+
+    Args:
+        start: a constant. Without one it is drawn, from a normal of standard deviation `std` that is truncated at two
+            of them, or uniformly between -`uniform` and `uniform`.
+        role: what a matrix is; says what `decays` and `inner` are where they are not given, as in the built-in models.
+            A matrix decays unless it is an embedding, and is inner unless it is an embedding or the output; what
+            starts at a constant does not decay and is not inner.
+        decays: whether weight decay acts on it.
+        inner: whether optimizers such as Muon treat it as a matrix between hidden features.
+    """
+    drawn = start is None
+    by_role = drawn and role != "embedding", drawn and len(shape) == 2 and role == "inner"
+    decays, inner = (usual if given is None else given for usual, given in zip(by_role, (decays, inner), strict=True))
+    return Parameter(shape, start, decays, inner, std, uniform)
 
 
 def matrix(*shape: int) -> Parameter:

@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, Literal
 
 from resharpen.errors import UserError
@@ -45,6 +47,14 @@ class Part:
         for name in self.parameters:
             if name in (*TABLE, *self.hyperparameters):
                 raise UserError(f"{self.name}: a learned parameter cannot be called '{name}': a hyperparameter is")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by the name that it has in its file, as functions are."""
+        module = self.function.__module__
+        names = [name for name, x in vars(import_module(module)).items() if x is self]
+        if not names:
+            raise PicklingError(f"{self.name} is not defined at the top of its file")
+        return _defined, (module, names[0])
 
     def __call__(self, x: Any, *further: Any) -> Any:
         return self.kept_shape(x, self.function(x, *further))
@@ -123,6 +133,10 @@ def positions(
 ) -> Callable[..., Positions]:
     """Declare a position encoding, on queries and keys or on attention logits; learned parameters as in attention."""
     return lambda function: Positions(_name(function), function, parameters, hyperparameters or {}, on)
+
+
+def _defined(module: str, name: str) -> Part:
+    return getattr(import_module(module), name)
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -1,4 +1,4 @@
-"""Tasks whose next-token distribution is known exactly, by name: a file each."""
+"""Tasks with exactly known next-token distributions, one per file, by name."""
 
 from resharpen import own
 from resharpen.tasks.dyck import Dyck

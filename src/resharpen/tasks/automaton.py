@@ -1,4 +1,4 @@
-"""A probabilistic automaton: states, the probability of each token in each, where it leads. Everything is exact.
+"""Probabilistic automata with exact next-token distributions: states, and the probability and next state of each token.
 
 A coin that ends with probability 1/4 after an even number of heads:
 
@@ -10,8 +10,8 @@ A coin that ends with probability 1/4 after an even number of heads:
     >>> coin.p_star(np.array([[coin.bos, 1, 0]]))[0].tolist()  # after BOS; heads; heads, tails
     [[0.25, 0.5, 0.0, 0.25], [0.5, 0.5, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]]
 
-An edge may push a token on a stack, or pop: it then emits the token on top. What comes next never depends on the
-stack, so the chain of states is finite and its survival is exact; the stack only names the token that is emitted.
+An edge may push a token on a stack, or pop and emit the token on top. Transitions never depend on the stack, so the
+Markov chain of states is finite and its survival probabilities are exact.
 
 Shapes: S states, E edges of a state, V tokens, N sequences, L positions, T drawn tokens.
 """
@@ -35,7 +35,7 @@ END = -1
 """The state after EOS, and after a token that is not legal."""
 NONE = -1
 TOP = -2
-"""As the token of an edge: whatever is on top of the stack, which is popped."""
+"""As the token of an edge: pop the stack and emit what was on top."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Edge:
 @dataclass(frozen=True, eq=False)
 class Automaton:
     tokens: tuple[str, ...]
-    """Names; the last two are BOS, which opens every input, and EOS, which is only ever a target."""
+    """Names; the last two are BOS, the first token of every input, and EOS, which is only a target."""
     states: tuple[str, ...]
     """Names; the first is the state after BOS."""
     edges: tuple[tuple[Edge, ...], ...]
@@ -59,10 +59,11 @@ class Automaton:
             total = sum(edge.probability for edge in edges)
             if abs(total - 1) > 1e-9:
                 raise UserError(f"state '{state}': its probabilities sum to {total:.9g}, not to 1")
+        reached, ending = self._reached(0, backwards=False), self._reached(END, backwards=True)
         for i, state in enumerate(self.states):
-            if i not in self._reached({0}, backwards=False):
+            if i not in reached:
                 raise UserError(f"state '{state}': it cannot be reached from the start '{self.states[0]}'")
-            if i not in self._reached({END}, backwards=True):
+            if i not in ending:
                 raise UserError(f"state '{state}': the end cannot be reached from it")
 
     @property
@@ -73,45 +74,39 @@ class Automaton:
     def eos(self) -> int:
         return len(self.tokens) - 1
 
-    # ---- tables -----------------------------------------------------------------------------------------------
-
     @cached_property
     def p_SxE(self) -> NDArray[np.float64]:
-        return self._padded([[edge.probability for edge in edges] for edges in self.edges], 0.0)
+        return self._table("probability", 0.0)
 
     @cached_property
     def token_SxE(self) -> Tokens:
-        return self._padded([[edge.token for edge in edges] for edges in self.edges], self.eos)
+        return self._table("token", self.eos)
 
     @cached_property
     def to_SxE(self) -> Tokens:
-        return self._padded([[edge.to for edge in edges] for edges in self.edges], END)
+        return self._table("to", END)
 
     @cached_property
     def push_SxE(self) -> Tokens:
-        return self._padded([[edge.push for edge in edges] for edges in self.edges], NONE)
+        return self._table("push", NONE)
 
     @cached_property
     def thresholds_SxE(self) -> Thresholds:
         return thresholds(self.p_SxE)
 
-    def _padded(self, rows: Sequence[Sequence[float]], fill: float) -> NDArray:
-        width = max(map(len, rows))
-        return np.array([[*row, *[fill] * (width - len(row))] for row in rows])
+    def _table(self, field: str, fill: float) -> NDArray:
+        """A field of every edge, [S, E]; states with fewer edges than others are padded."""
+        width = max(map(len, self.edges))
+        return np.array([[getattr(e, field) for e in edges] + [fill] * (width - len(edges)) for edges in self.edges])
 
-    def _reached(self, start: set[int], backwards: bool) -> set[int]:
-        pairs = {
-            (edge.to, i) if backwards else (i, edge.to)
-            for i, edges in enumerate(self.edges)
-            for edge in edges
-            if edge.probability > 0
-        }
-        found = set(start)
+    def _reached(self, start: int, backwards: bool) -> set[int]:
+        pairs = {(i, edge.to) for i, edges in enumerate(self.edges) for edge in edges if edge.probability > 0}
+        if backwards:
+            pairs = {(b, a) for a, b in pairs}
+        found = {start}
         while new := {b for a, b in pairs if a in found} - found:
             found |= new
         return found
-
-    # ---- reading ----------------------------------------------------------------------------------------------
 
     def read(self, inputs_NxL: Tokens) -> tuple[Tokens, Tokens]:
         """State and top of the stack after every prefix, [N, L] each; END from the first illegal token on."""
@@ -142,11 +137,10 @@ class Automaton:
 
     def p_star_of(self, state_P: Tokens, top_P: Tokens) -> NDArray[np.float64]:
         """The exact next-token distribution in given states, [P, V]; zero after an illegal token."""
-        n_edges = self.p_SxE.shape[1]
         p_PxV = np.zeros((len(state_P), len(self.tokens)))
         token_PxE = np.where(self.token_SxE[state_P] == TOP, top_P[:, None], self.token_SxE[state_P])
-        rows_PxE = np.repeat(np.arange(len(state_P))[:, None], n_edges, axis=1)
-        np.add.at(p_PxV, (rows_PxE, token_PxE), np.where((state_P >= 0)[:, None], self.p_SxE[state_P], 0))
+        p_PxE = np.where((state_P >= 0)[:, None], self.p_SxE[state_P], 0)
+        np.add.at(p_PxV, (np.arange(len(state_P))[:, None], token_PxE), p_PxE)
         return p_PxV
 
     def p_star(self, inputs_NxL: Tokens) -> NDArray[np.float64]:
@@ -154,20 +148,14 @@ class Automaton:
         state_NxL, top_NxL = self.read(inputs_NxL)
         return self.p_star_of(state_NxL.ravel(), top_NxL.ravel()).reshape(*inputs_NxL.shape, -1)
 
-    def accepts(self, string: Sequence[int]) -> bool:
-        """Whether a string, without BOS and EOS, is one that the automaton can produce."""
-        return bool(self.p_star(np.array([[self.bos, *string]]))[0, -1, self.eos] > 0)
-
     def legal_S(self, token: int) -> NDArray[np.bool_]:
-        """The states in which a token (not one that a stack names) is legal."""
+        """The states in which a token that does not come from the stack is legal."""
         return ((self.token_SxE == token) & (self.p_SxE > 0)).any(1)
 
-    # ---- drawing ----------------------------------------------------------------------------------------------
-
     def draw(self, words_NxT: NDArray[np.uint32], thresholds_TxSxE: Thresholds) -> tuple[Tokens, NDArray[np.int64]]:
-        """Tokens [N, T], drawn from BOS on with one word each, and how many there are up to and with EOS, [N].
+        """Tokens [N, T], one per word, and their number up to and including EOS, [N].
 
-        A word takes the first edge whose threshold is above it. What follows EOS is padding, zero.
+        A word takes the first edge whose threshold is above it. After EOS follow zeros as padding.
         """
         n, steps = words_NxT.shape
         tokens_NxT = np.zeros((n, steps), np.int64)
@@ -198,16 +186,16 @@ class Automaton:
         return np.stack(rows)
 
     def surviving(self, steps: int) -> Thresholds | None:
-        """Thresholds [T, S, E] of `steps` draws given that none is EOS; None if that cannot be.
+        """Thresholds [T, S, E] of `steps` draws conditioned on no EOS; None if that is impossible.
 
-        By Bayes an edge's probability is multiplied by the survival of where it leads over the draws that remain.
+        By Bayes, an edge's probability is multiplied by the survival of its next state over the remaining draws.
         """
         kernel_SxS = self.chain()
         alive_S, alive_TxS = np.ones(len(self.states)), np.empty((steps, len(self.states)))
         for i in reversed(range(steps)):
             alive_TxS[i] = alive_S
             alive_S = kernel_SxS @ alive_S
-            alive_S = alive_S / max(alive_S.max(), 1e-300)  # only ratios matter; unscaled, a long wait underflows
+            alive_S = alive_S / max(alive_S.max(), 1e-300)  # only ratios matter; unscaled, it underflows
         if alive_S[0] == 0:
             return None
         return thresholds(self.p_SxE * np.where(self.to_SxE >= 0, alive_TxS[:, self.to_SxE], 0))
@@ -215,18 +203,13 @@ class Automaton:
     def chain(self) -> NDArray[np.float64]:
         """Transition probabilities without the end, [S, S]."""
         chain_SxS = np.zeros((len(self.states), len(self.states)))
-        for i, edges in enumerate(self.edges):
-            for edge in edges:
-                if edge.to >= 0:
-                    chain_SxS[i, edge.to] += edge.probability
+        state, edge = np.nonzero(self.to_SxE >= 0)
+        np.add.at(chain_SxS, (state, self.to_SxE[state, edge]), self.p_SxE[state, edge])
         return chain_SxS
 
 
 def thresholds(weight: NDArray[np.float64]) -> Thresholds:
-    """A word below threshold e, and not below e - 1, takes edge e: cumulative shares of 2^32, the last one whole.
-
-    Edges are the last axis.
-    """
+    """Cumulative shares of 2^32 over the last axis, the edges; a word takes the first edge with a larger threshold."""
     total = weight.sum(-1, keepdims=True)
     share = np.cumsum(weight, axis=-1) / np.where(total > 0, total, 1)
     nothing_after = np.cumsum(weight[..., ::-1], axis=-1)[..., ::-1] - weight <= 0
@@ -234,16 +217,8 @@ def thresholds(weight: NDArray[np.float64]) -> Thresholds:
 
 
 def from_data(data: Mapping[str, Any]) -> Automaton:
-    """An automaton from a table, as a TOML file gives it:
-
-        start = "even"
-        [states.even]
-        tails = [0.25, "even"]        # probability, next state
-        heads = [0.5, "odd"]
-        end = 0.25                    # the sequence may end here
-
-    Tokens are numbered as they appear.
-    """
+    """An automaton from a table of states, each with token = [probability, next state] and, if a sequence may end,
+    end = probability, as in `examples/my_language.toml`. Tokens are numbered in order of appearance."""
     states = data.get("states")
     if not isinstance(states, Mapping) or not states or not all(isinstance(x, Mapping) for x in states.values()):
         raise UserError('a language needs states, each a table of token = [probability, "next state"] and end = p')
@@ -253,7 +228,7 @@ def from_data(data: Mapping[str, Any]) -> Automaton:
     order = [start, *(name for name in states if name != start)]
     tokens = list(dict.fromkeys(token for name in states for token in states[name] if token != "end"))
     if reserved := {"BOS", "EOS"} & set(tokens):
-        raise UserError(f"token '{reserved.pop()}' is taken: name the end 'end', and the beginning is implied")
+        raise UserError(f"token '{reserved.pop()}' is reserved: write the end as 'end'; BOS is implied")
     edges = tuple(
         tuple(_edge(name, token, value, tokens, order) for token, value in states[name].items()) for name in order
     )

@@ -24,11 +24,11 @@ from resharpen.metrics import ByLength
 from resharpen.tasks.automaton import END, TOP, Automaton, Edge
 from resharpen.tasks.language import Language
 from resharpen.tasks.metrics import Metric, PlaceMetric, closing
-from resharpen.tasks.surviving import SurvivingSet
 from resharpen.tasks.task import Measured, Tokens
+from resharpen.tasks.validation import SurvivingSet
 
 LARGEST = 10_000
-"""Edges of the automaton, about: more take minutes to write down."""
+"""The most edges of an automaton, roughly; building more takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,6 @@ class Dyck(Language):
         return 8 * self.m * (self.m - 2) + 60
 
     @property
-    def bin_width(self) -> int:
-        return self.cap // 4
-
-    @property
-    def longest(self) -> int:
-        return 2 * self.cap
-
-    @property
     def marked(self) -> int:
         """EOS, legal at depth 0."""
         return 2 * self.k + 1
@@ -91,22 +83,17 @@ class Dyck(Language):
             distance_NxL = opening_distance(validation.inputs_NxL.astype(np.int64), self.k)
             weight_NxL = validation.weight_NxL * validation.alive_L
             columns, counts = [], []
-            for end in self.bin_ends:
+            for end in self.reported_lengths:
                 here_NxL = (distance_NxL > end - self.bin_width) & (distance_NxL <= end)
                 weight_P = weight_NxL[here_NxL]
                 values_MxP = measured["closing"].reshape(-1, *shape)[:, here_NxL]
                 total = weight_P.sum()
                 columns.append(values_MxP @ weight_P / total if total else np.full(len(values_MxP), np.nan))
                 counts.append(len(weight_P))
-            found["closing_distance"] = np.array(self.bin_ends), np.stack(columns, axis=1), np.array(counts)
+            found["closing_distance"] = np.array(self.reported_lengths), np.stack(columns, axis=1), np.array(counts)
         return found
 
-    @property
-    def automaton(self) -> Automaton:
-        return self._automaton
-
-    @cached_property
-    def _automaton(self) -> Automaton:
+    def build_automaton(self) -> Automaton:
         """States: the start, then the depths 0 .. m. An opening bracket pushes its closing one."""
         k, m = self.k, self.m
         names = [*(f"open {i}" for i in range(k)), *(f"close {i}" for i in range(k)), "BOS", "EOS"]

@@ -1,7 +1,7 @@
 """What the formal languages share: minibatches, exact scores, and validation sets at lengths beyond training.
 
-The length of a prefix is its number of input tokens with BOS. A training sequence is cut at the maximum training
-length, its last input keeping its true target; EOS is never an input.
+The length of a prefix is its number of input tokens, BOS included. A training sequence is cut at the training length;
+its last input keeps its true target. EOS is never an input.
 
 Shapes: N sequences, L positions, V tokens, P scored prefixes, M models.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,11 +23,9 @@ from resharpen import streams
 from resharpen.errors import UserError, unknown
 from resharpen.metrics import ByLength, equal_length_auc
 from resharpen.plain import known, typed
-from resharpen.tasks import scores
 from resharpen.tasks.automaton import Automaton, from_data
-from resharpen.tasks.surviving import SurvivingSet, surviving_set
 from resharpen.tasks.task import Batch, Examples, Measured, Metric, Task, Tokens, defined_places
-from resharpen.tasks.validation import ValidationSet
+from resharpen.tasks.validation import SurvivingSet, ValidationSet, surviving_set
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,10 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Language(Task, ABC):
-    """A task on a probabilistic automaton. A subclass is a frozen dataclass that says which, and which lengths."""
+    """A task on a probabilistic automaton. A subclass is a frozen dataclass that builds it."""
 
     sequences: int = 128
-    """Sequences in the report set, each read to the longest length. Fewer are the first of more, here and below."""
+    """Sequences in the report set, each of the longest length. A smaller set is a prefix of a larger one."""
     selection_sequences: int = 32
     """Sequences in the selection set, which is scored at every checkpoint."""
 
@@ -52,34 +50,33 @@ class Language(Task, ABC):
     def __post_init__(self) -> None:
         for name in ("sequences", "selection_sequences"):
             if getattr(self, name) < 2:
-                raise ValueError(f"{name} = {getattr(self, name)}: at least 2, one to tell from another")
+                raise ValueError(f"{name} = {getattr(self, name)}: at least 2, so that prefixes can be compared")
 
-    @property
     @abstractmethod
-    def name(self) -> str: ...
-
-    @property
-    @abstractmethod
-    def automaton(self) -> Automaton: ...
+    def build_automaton(self) -> Automaton: ...
 
     @property
     @abstractmethod
     def cap(self) -> int:
-        """The maximum training length of the paper, which the lengths to validate at go by."""
-
-    @property
-    @abstractmethod
-    def bin_width(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def longest(self) -> int:
-        """The longest prefix that is validated."""
+        """The maximum training length of the paper, from which the validation lengths follow."""
 
     @property
     @abstractmethod
     def marked(self) -> int:
-        """The token whose logit is to tell the prefixes where it is legal from those where it is not."""
+        """The token whose logit should separate the prefixes where it is legal from those where it is not."""
+
+    @property
+    def bin_width(self) -> int:
+        return self.cap // 4
+
+    @property
+    def longest(self) -> int:
+        """The longest prefix that is validated."""
+        return 8 * self.bin_width
+
+    @cached_property
+    def automaton(self) -> Automaton:
+        return self.build_automaton()
 
     @property
     def vocabulary(self) -> int:
@@ -105,18 +102,15 @@ class Language(Task, ABC):
         return {self.metric: every[self.metric], **every}
 
     def marks(self, train_length: int) -> dict[str, int]:
-        """Natural sequences are much shorter than the cap."""
+        """Most sequences end long before they are cut."""
         return {
             "99th percentile of training lengths": self.length_quantile(0.99, train_length),
             "training cap": train_length,
         }
 
     @property
-    def reported_lengths(self) -> Sequence[int]:
-        return self.bin_ends
-
-    @property
-    def bin_ends(self) -> list[int]:
+    def reported_lengths(self) -> list[int]:
+        """Ends of the bins."""
         return list(range(self.bin_width, self.longest + 1, self.bin_width))
 
     def check_train_length(self, train_length: int) -> None:
@@ -124,11 +118,11 @@ class Language(Task, ABC):
             raise ValueError(f"training length {train_length}: for {self.name} 1..{self.longest}")
 
     def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> Batch:
-        """Minibatch `step` of a group of draws: inputs, targets, and which of them are real, [N, L] each.
+        """Inputs, targets and mask, [N, L] each, L being the longest sequence of the minibatch.
 
-        L is the longest of the minibatch. Each sequence has train_length words of its own, rounded up to whole blocks.
+        Each sequence has train_length words of its own, rounded up to whole blocks of four.
         """
-        stride = words_per_sequence(train_length)
+        stride = 4 * ((train_length + 3) // 4)
         words = streams.words(key, n * stride, group, step).reshape(n, stride)[:, :train_length]
         targets, count_N = self.automaton.draw(words, self.automaton.thresholds_SxE[None])
         targets = targets[:, : count_N.max()]
@@ -147,34 +141,31 @@ class Language(Task, ABC):
         self.check_train_length(length)
         return self.batch(streams.key(seed, self.name, "sample"), 0, 0, n, length)
 
-    def accepts(self, string: Sequence[int]) -> bool:
-        return self.automaton.accepts(string)
-
     def length_quantile(self, q: float, train_length: int) -> int:
-        """The smallest length that a share q of the training sequences, cut as they are, does not exceed."""
-        alive_T = self.automaton.survival(train_length)[:, 0]  # of t tokens: the input is longer than t
+        """The q quantile of the lengths of training sequences, which are cut at train_length."""
+        alive_T = self.automaton.survival(train_length)[:, 0]  # P(the input is longer than t)
         return int(np.argmax([*(alive_T[1:train_length] <= 1 - q), True])) + 1
 
     def validation(self, seed: int, use: str, sequences: int | None = None) -> SurvivingSet:
-        """The `selection` or the `report` set: sequences that go on to the longest length."""
+        """The `selection` or the `report` set: sequences that reach the longest length."""
         count = sequences or (self.selection_sequences if use == "selection" else self.sequences)
         return surviving_set(self.automaton, streams.key(seed, self.name, "validation", use), count, self.longest)
 
     def examples(self, validation: ValidationSet) -> Examples:
-        """Every prefix has its p*, and the marked token whose logit is read."""
+        """The truth of a prefix is its p*, and the marked token whose logit is read."""
         inputs, scored = validation.inputs_NxL.astype(np.int64), validation.scored_NxL
         state_NxL, top_NxL = self.automaton.read(inputs)
         p_star = self.automaton.p_star_of(state_NxL[scored], top_NxL[scored])
         return Examples(inputs, scored, {"p_star": p_star, "marked": np.full(len(p_star), self.marked)})
 
     def score(self, logits_MxPxV: Tensor, truth: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        marked = scores.marked_logit(logits_MxPxV, truth["marked"])
-        return {**super().score(logits_MxPxV, truth), "marked": marked}
+        token_MxPx1 = truth["marked"].expand(logits_MxPxV.shape[:-1])[..., None]
+        return {**super().score(logits_MxPxV, truth), "marked": logits_MxPxV.gather(-1, token_MxPx1)[..., 0]}
 
     def by_length(self, measured: Measured, validation: SurvivingSet) -> dict[str, ByLength]:
-        """Bin by bin, over prefixes as they occur: means of what is measured at a place, and ROC AUC of the marked
-        token's logit over pairs of prefixes of one length, of which it is legal after the first and not after the
-        second. nan where there is none.
+        """Per bin, with prefixes weighted as they occur: means of what is measured at a place, and ROC AUC of the marked
+        token's logit over pairs of prefixes of equal length, the token being legal after one of them. nan where there is
+        no such pair.
         """
         found = {}
         weight_NxL = validation.weight_NxL * validation.alive_L
@@ -190,7 +181,7 @@ class Language(Task, ABC):
 
     def _bins(self, length: int) -> list[slice]:
         """The lengths of each bin, as positions."""
-        return [slice(end - self.bin_width, min(end, length)) for end in self.bin_ends]
+        return [slice(end - self.bin_width, min(end, length)) for end in self.reported_lengths]
 
     def _binned(
         self,
@@ -209,7 +200,7 @@ class Language(Task, ABC):
                 count = int(there_NxB.sum())
             columns.append(_mean(values_MxNxB, weight_NxB))
             counts.append(count)
-        return np.array(self.bin_ends), np.stack(columns, axis=1), np.array(counts)
+        return np.array(self.reported_lengths), np.stack(columns, axis=1), np.array(counts)
 
     def _auc(self, marked_MxNxL: NDArray[np.floating], validation: SurvivingSet) -> ByLength:
         state_NxL, _ = self.automaton.read(validation.inputs_NxL.astype(np.int64))
@@ -220,7 +211,7 @@ class Language(Task, ABC):
             columns.append(equal_length_auc(marked_MxNxL[..., here], legal_NxL[:, here], weight_NxB, alive_B))
             both_B = (share_L[here] > 0) & (share_L[here] < 1)  # a length with no pair tells nothing
             counts.append(len(legal_NxL) * int(both_B.sum()))
-        return np.array(self.bin_ends), np.stack(columns, axis=1), np.array(counts)
+        return np.array(self.reported_lengths), np.stack(columns, axis=1), np.array(counts)
 
     def _exact(
         self, error_MxNxL: NDArray[np.floating], defined_NxL: NDArray[np.bool_], weight_NxL: NDArray[np.float64]
@@ -243,37 +234,30 @@ def _mean(values_MxNxB: NDArray[np.floating], weight_NxB: NDArray[np.float64]) -
     return np.einsum("mnb,nb->m", values_MxNxB, weight_NxB, dtype=np.float64) / weight_NxB.sum()
 
 
-def words_per_sequence(train_length: int) -> int:
-    return 4 * ((train_length + 3) // 4)
-
-
 @dataclass(frozen=True)
 class OwnLanguage(Language):
-    """A language of the user's own; `from_data` makes one."""
+    """A language that the user defines; `from_data` makes one."""
 
     language: str
     definition: str
-    """The states as `automaton.from_data` takes them, as JSON."""
+    """What `automaton.from_data` takes, as JSON."""
     training_cap: int
-    """Not `train_length`, which is the setting's own and may be shorter."""
+    """The training length of a setting may be shorter."""
     marked_token: str
 
     kind: ClassVar[str] = "automaton"
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> OwnLanguage:
-        """From a table such as the [task] of a TOML file: name, states, start, train_length, and the marked token."""
-        sizes = {name: data[name] for name in ("sequences", "selection_sequences") if name in data}
-        allowed = ("name", "start", "states", "train_length", "marked", "sequences", "selection_sequences")
-        known("field of a language", data, allowed)
+        """From a table such as the [task] of a TOML file."""
+        sized = ("sequences", "selection_sequences")
+        known("field of a language", data, ("name", "start", "states", "train_length", "marked", *sized))
+        sizes = {name: typed(name, data[name], int) for name in sized if name in data}
         name, cap, marked = data.get("name", "own"), data.get("train_length", 100), data.get("marked", "end")
         if not re.fullmatch(r"[A-Za-z0-9_-]+", typed("name", name, str)):
             raise UserError(f"name = {name!r}: allowed are letters, digits, '-' and '_'")
         if not isinstance(cap, int) or cap < 4:
             raise UserError(f"train_length = {cap!r}: a whole number, at least 4")
-        for size, value in sizes.items():
-            if not isinstance(value, int):
-                raise UserError(f"{size} = {value!r}: must be a whole number")
         tokens = from_data(data).tokens[:-2]
         if marked not in (*tokens, "end"):
             raise unknown("marked token", str(marked), (*tokens, "end"))
@@ -281,7 +265,6 @@ class OwnLanguage(Language):
         return cls(name, definition, cap, marked, **sizes)
 
     def as_data(self) -> dict[str, Any]:
-        """What `from_data` takes."""
         named = {"name": self.language, "train_length": self.training_cap, "marked": self.marked_token}
         sizes = {"sequences": self.sequences, "selection_sequences": self.selection_sequences}
         return named | sizes | json.loads(self.definition)
@@ -294,21 +277,8 @@ class OwnLanguage(Language):
     def cap(self) -> int:
         return self.training_cap
 
-    @property
-    def automaton(self) -> Automaton:
-        return self._automaton
-
-    @cached_property
-    def _automaton(self) -> Automaton:
+    def build_automaton(self) -> Automaton:
         return from_data(json.loads(self.definition))
-
-    @property
-    def bin_width(self) -> int:
-        return self.cap // 4
-
-    @property
-    def longest(self) -> int:
-        return 8 * self.bin_width
 
     @property
     def marked(self) -> int:

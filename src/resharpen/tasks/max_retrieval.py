@@ -1,11 +1,11 @@
-"""Maximum Retrieval: which class has the item of the highest priority?
+"""Maximum Retrieval: return the class of the item with the highest priority.
 
-Three items of priority 0.25, 0.75, 0.5 and class 7, 2, 9: the second is the highest, so the answer is 2.
+Of three items with priorities 0.25, 0.75, 0.5 and classes 7, 2, 9 the second is the highest, so the answer is 2.
 
     >>> MaxRetrieval().labels(np.array([[0.25, 0.75, 0.5]]), np.array([[7, 2, 9]]), np.array([3])).tolist()
     [2]
 
-Priorities are multiples of 2^-24, uniform on [0, 1) and exact in float32; the earliest of equal ones counts.
+Priorities are multiples of 2^-24, uniform on [0, 1) and exact in float32; on ties the earliest item wins.
 
 Shapes: N sequences, L positions (a sequence shorter than L is padded with zeros), P scored sequences.
 """
@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
-from resharpen.tasks import scores
 from resharpen.tasks.metrics import PlaceMetric
 from resharpen.tasks.task import Batch, Examples, Metric, Task
 
@@ -47,9 +46,8 @@ SELECTION_LONGEST = 1024
 
 @dataclass(frozen=True)
 class RetrievalSet:
-    """A fixed set of sequences to score models on, drawn when it is read: an entry (length, begin, end) of `ranges`
-    stands for sequences begin .. end-1 of that length, and each sequence is a stream of its own.
-    """
+    """A fixed set of sequences to score models on, generated on access: an entry (length, begin, end) of `ranges` means
+    sequences begin .. end-1 of that length. Each sequence is a stream of its own."""
 
     sampled: ClassVar[bool] = True
 
@@ -71,7 +69,7 @@ class RetrievalSet:
         return np.concatenate([np.arange(end - begin) * blocks // (end - begin) for _, begin, end in self.ranges])
 
     def pieces(self, positions: int) -> Iterator[RetrievalSet]:
-        """The same sequences in order, in sets of one length and about so many positions: for bounded memory."""
+        """The same sequences in order, in sets of one length and about this many positions, to bound memory."""
         for length, begin, end in self.ranges:
             rows = max(1, positions // length)
             for start in range(begin, end, rows):
@@ -84,7 +82,7 @@ class MaxRetrieval(Task):
     longest: int = 4096
     """The longest sequence of the report set; they start at 16 and double."""
     items: int = 65_536
-    """Items of each length in the report set: as many at every length cost the same, and short sets are known well."""
+    """Items of each length in the report set; equal numbers cost the same at every length."""
     selection_items: int = 8_192
 
     kind: ClassVar[str] = "max-retrieval"
@@ -136,7 +134,6 @@ class MaxRetrieval(Task):
 
     @property
     def vocabulary(self) -> int:
-        """The number of possible answers."""
         return self.classes
 
     def check_train_length(self, train_length: int) -> None:
@@ -144,7 +141,7 @@ class MaxRetrieval(Task):
             raise ValueError(f"s = {train_length}: training sequences have {SHORTEST} to s items")
 
     def sample(self, words_NxLx2: NDArray[np.uint32]) -> tuple[Floats, Integers]:
-        """Two words an item: the top 24 bits of the first are its priority, the second picks its class."""
+        """Two words per item: the top 24 bits of the first are its priority, the second picks its class."""
         priority_NxL = (words_NxLx2[..., 0] >> np.uint32(8)).astype(np.float32) * np.float32(2**-24)
         return priority_NxL, streams.below(words_NxLx2[..., 1], self.classes)
 
@@ -155,9 +152,9 @@ class MaxRetrieval(Task):
         return np.take_along_axis(class_NxL, highest_N[:, None], axis=1)[:, 0]
 
     def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> Batch:
-        """Minibatch `step` of a group of draws: n sequences with lengths uniform on 5..s, s the training length.
+        """n sequences with lengths uniform on 5..s, s being the training length.
 
-        A sequence takes 1 + 2 s words: the first picks its length, then come two an item, also for items beyond it.
+        A sequence takes 1 + 2 s words: one for its length, then two per item, including the items that are cut.
         """
         s = train_length
         words = streams.words(key, n * (1 + 2 * s), group, step).reshape(n, 1 + 2 * s)
@@ -169,29 +166,28 @@ class MaxRetrieval(Task):
         return Batch(Items(priority_NxL, class_NxL, length_N), label_N, np.ones(n, bool))
 
     def validation(self, seed: int, use: str) -> RetrievalSet:
-        """The `selection` or `report` set: lengths 16, 32, .., as many items of each, in 16 sequences at least."""
-        report = use == "report"
-        items = self.items if report else self.selection_items
-        lengths = [n for n in self.reported_lengths if report or n <= SELECTION_LONGEST]
+        """The `selection` or `report` set: lengths 16, 32, .., equally many items of each, in at least 16 sequences."""
+        items, longest = (self.items, self.longest) if use == "report" else (self.selection_items, SELECTION_LONGEST)
+        lengths = [n for n in self.reported_lengths if n <= longest]
         key = streams.key(seed, self.name, "validation", use)
         return RetrievalSet(key, tuple((n, 0, max(LEAST_SEQUENCES, items // n)) for n in lengths))
 
     def examples(self, validation: RetrievalSet) -> Examples:
         """The sequences of a set or of one of its pieces, padded to the longest."""
         longest = max(length for length, _, _ in validation.ranges)
-        drawn = [self._draw(validation.key, *entry) for entry in validation.ranges]
-        pads = [((0, 0), (0, longest - priority.shape[1])) for priority, _ in drawn]
-        priority_NxL = np.concatenate([np.pad(x, pad) for (x, _), pad in zip(drawn, pads, strict=True)])
-        class_NxL = np.concatenate([np.pad(x, pad) for (_, x), pad in zip(drawn, pads, strict=True)])
+        drawn = []
+        for length, begin, end in validation.ranges:  # a sequence is the stream (length, its number)
+            words = streams.words(validation.key, 2 * length, length, np.arange(begin, end))
+            drawn.append(self.sample(words.reshape(end - begin, length, 2)))
+        priority_NxL, class_NxL = (
+            np.concatenate([np.pad(x, ((0, 0), (0, longest - x.shape[1]))) for x in arrays])
+            for arrays in zip(*drawn, strict=True)
+        )
         length_N = validation.length_P
         label_N = self.labels(priority_NxL, class_NxL, length_N)
         return Examples(Items(priority_NxL, class_NxL, length_N), np.ones(len(length_N), bool), {"label": label_N})
 
     def score(self, logits_MxPxV: Tensor, truth: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """1 for a right and 0 for a wrong answer: accuracy is their mean."""
-        return {"accuracy": scores.right(logits_MxPxV, truth["label"])}
-
-    def _draw(self, key: streams.Key, length: int, begin: int, end: int) -> tuple[Floats, Integers]:
-        """Sequences begin .. end-1 of a length: the streams (length, number of the sequence)."""
-        words = streams.words(key, 2 * length, length, np.arange(begin, end))
-        return self.sample(words.reshape(end - begin, length, 2))
+        """1 where the label has the highest logit, else 0; nan where a logit is not finite."""
+        right_MxP = (logits_MxPxV.argmax(-1) == truth["label"]).to(logits_MxPxV.dtype)
+        return {"accuracy": right_MxP.masked_fill(~logits_MxPxV.isfinite().all(-1), float("nan"))}

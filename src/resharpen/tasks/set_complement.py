@@ -10,7 +10,6 @@ Shapes: N sequences, L positions, V tokens.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -25,7 +24,6 @@ from resharpen.tasks.validation import ValidationSet
 
 ENUMERATED_UP_TO = 9
 """The largest v for which every state is a validation prefix: 2,295 of them at v = 9."""
-SAMPLED_SEQUENCES = 1024
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class SetComplement(TokenTask):
 
     kind: ClassVar[str] = "set-complement"
     sets: ClassVar[bool] = True
-    sequences: ClassVar[int] = SAMPLED_SEQUENCES
+    sequences: ClassVar[int] = 1024
     usual_model: ClassVar[str] = "minimal"
     usual_batch: ClassVar[int] = 256
     shown_by: ClassVar[Literal["length", "train_length"]] = "train_length"
@@ -69,18 +67,13 @@ class SetComplement(TokenTask):
     def reported_lengths(self) -> Sequence[int]:
         return range(1, self.v)
 
-    def check_train_length(self, train_length: int) -> None:
-        if not 1 <= train_length <= self.longest:
-            raise ValueError(f"s = {train_length}: training lengths for v = {self.v} are 1..{self.longest}")
-
     def sample(self, words_NxL: NDArray[np.uint32]) -> Tokens:
-        """Distinct tokens, uniform without replacement: word i picks one of the v - i absent tokens, counted upwards.
+        """Distinct tokens, uniform without replacement: word i picks the rank of a token among the v - i absent ones.
 
-        The rank of an absent token becomes the token by stepping over the earlier ones in ascending order.
+        The rank becomes a token by stepping over the earlier tokens in ascending order.
         """
-        n_sequences, length = words_NxL.shape
-        tokens_NxL = np.empty((n_sequences, length), dtype=np.int64)
-        for i in range(length):
+        tokens_NxL = np.empty(words_NxL.shape, dtype=np.int64)
+        for i in range(words_NxL.shape[1]):
             token_N = streams.below(words_NxL[:, i], self.v - i)
             for earlier_N in np.sort(tokens_NxL[:, :i], axis=1).T:
                 token_N += earlier_N <= token_N
@@ -93,22 +86,19 @@ class SetComplement(TokenTask):
         return ~present_NxLxV / np.maximum(1, self.v - present_NxLxV.sum(axis=-1, keepdims=True))
 
     def validation(self, seed: int, use: str) -> ValidationSet:
-        """The `selection` or `report` set: every state for small v, else all prefixes of fixed random sequences."""
+        """The `selection` or `report` set. For small v each state (last token, set) once, with the earlier tokens in
+        random order, since a model may depend on it; otherwise all prefixes of fixed random sequences."""
         if self.v > ENUMERATED_UP_TO:
             return super().validation(seed, use)
-        return self._every_state(streams.key(seed, self.name, "validation", use))
-
-    def _every_state(self, key: streams.Key) -> ValidationSet:
-        """Each (last token, set) once, the earlier tokens in random order: a model may see it."""
         states = [
             (*rest, last)
             for length in range(1, self.v)
             for last in range(self.v)
             for rest in combinations([t for t in range(self.v) if t != last], length - 1)
         ]
-        assert len(states) == sum(self.v * math.comb(self.v - 1, i - 1) for i in range(1, self.v))
         inputs = np.zeros((len(states), self.longest), dtype=np.int64)
         scored = np.zeros(inputs.shape, dtype=bool)
+        key = streams.key(seed, self.name, "validation", use)
         words = streams.words(key, self.v, range(len(states)))
         for row, (*earlier, last) in enumerate(states):
             order = np.argsort(words[row, : len(earlier)])

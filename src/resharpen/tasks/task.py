@@ -19,7 +19,7 @@ from resharpen import streams
 from resharpen.errors import UserError
 from resharpen.metrics import ByLength, exact_by_length, mean_by_length
 from resharpen.plain import build
-from resharpen.tasks import options, scores
+from resharpen.tasks import options
 from resharpen.tasks.metrics import EXACT, METRICS, Metric, PlaceMetric
 from resharpen.tasks.validation import ValidationSet
 
@@ -163,7 +163,7 @@ class Task:
 
     def score(self, logits_MxPxV: Tensor, truth: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Logits at the scored places against the truth, [M, P] each."""
-        return {"tvd": scores.total_variation(logits_MxPxV, truth["p_star"])}
+        return {"tvd": 0.5 * (logits_MxPxV.softmax(-1) - truth["p_star"]).abs().sum(-1)}
 
     def further_scores(self, logits_MxPxV: Tensor, truth: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The metrics of `further`, [M, P] each; none where the truth is not a distribution."""

@@ -6,26 +6,24 @@ Language 3: an odd run of 1s is never directly followed by an odd run of 0s. So 
     >>> import numpy as np
     >>> Tomita(3).p_star(np.array([[2, 1, 0]]))[0, -1].tolist()  # tokens 0, 1, BOS, EOS
     [1.0, 0.0, 0.0, 0.0]
-    >>> Tomita(3).accepts([1, 0, 0, 1, 1, 0]), Tomita(3).accepts([1, 0])
-    (True, False)
 
     1: 1*    2: (10)*    4: no 000    5: even numbers of 0s and of 1s    6: as many 0s as 1s modulo 3    7: 0*1*0*1*
 
-EOS has one constant probability wherever it is legal. Given no EOS the first symbol is 0 or 1 with 1/2 each, later the
-symbol switches with one constant probability; an illegal symbol's share goes to the other. EOS is such that half of
-the sequences are over by length 100.
+EOS has one constant probability wherever it is legal, chosen so that half of the sequences end by length 100. Given no
+EOS, the first symbol is 0 or 1 with 1/2 each; after that the symbol switches with one constant probability. The share
+of an illegal symbol goes to the other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import ClassVar
 
 from resharpen.tasks.automaton import END, Automaton, Edge
 from resharpen.tasks.language import Language
 
-_ = END  # a symbol that leads nowhere is not legal
+_ = END  # a symbol without a next state is illegal
 DFA: dict[int, tuple[tuple[tuple[int, int], ...], frozenset[int]]] = {
     1: (((_, 0),), frozenset({0})),
     2: (((_, 1), (0, _)), frozenset({0})),
@@ -37,8 +35,8 @@ DFA: dict[int, tuple[tuple[tuple[int, int], ...], frozenset[int]]] = {
 }
 """The next state on 0 and on 1 in each state, from state 0 on; and the states that accept."""
 SWITCH = {7: 0.01}
-"""Probability that the next symbol differs from the last, 1/2 where it is not given: with more in language 7, long
-prefixes in which 0 is still legal would be too rare to compare with."""
+"""Probability that the next symbol differs from the last, 1/2 where not given. Larger values in language 7 would make
+long prefixes in which 0 is still legal too rare to compare with."""
 END_PROBABILITY = {3: 0.00913, 7: 0.00691}
 MARKED = {1: 0, 2: 1, 3: 1, 4: 0, 5: 3, 6: 3, 7: 0}
 HALF_OVER_BY = 100
@@ -81,18 +79,13 @@ class Tomita(Language):
     def marked(self) -> int:
         return MARKED[self.n]
 
-    @property
-    def automaton(self) -> Automaton:
-        return self._automaton
-
-    @cached_property
-    def _automaton(self) -> Automaton:
+    def build_automaton(self) -> Automaton:
         return automaton(self.n, end_probability(self.n))
 
 
 @cache
 def end_probability(n: int) -> float:
-    """The probability of EOS with which half of the sequences are over by length 100, by bisection."""
+    """The probability of EOS with which half of the sequences end by length 100, by bisection."""
     if n in END_PROBABILITY:
         return END_PROBABILITY[n]
     low, high = 0.0, 1.0
@@ -106,7 +99,7 @@ def end_probability(n: int) -> float:
 
 
 def automaton(n: int, end: float) -> Automaton:
-    """States are those of the DFA together with the last symbol, as far as they can be reached."""
+    """States are the reachable pairs of a DFA state and the last symbol."""
     transitions, accepting = DFA[n]
     switch = SWITCH.get(n, 0.5)
     states: list[tuple[int, int | None]] = [(0, None)]

@@ -1,4 +1,4 @@
-"""The figure of a comparison: gains by setting, expected best of k draws, and gains by length."""
+"""Figures of comparisons: gains by setting, expected best of k draws, gains by length; and the study of remedies."""
 
 from __future__ import annotations
 
@@ -7,18 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resharpen.analysis.compare import CHOSEN, EVERY, Comparison
+from resharpen.analysis.claims.remedies import CURED, NO_CURE
+from resharpen.analysis.compare import CHOSEN, EVERY, MARGIN, Comparison
 from resharpen.analysis.statistics import Interval
+from resharpen.views.violins import BLUE, GRAY, GREEN, ORANGE, PURPLE, SKY, VERMILION, plain_panel, shade
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette; markers and dashes tell apart what is more than its colors.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5C4B00")
+# Markers and dashes distinguish more variants than there are colors.
+COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, "#5C4B00")
 MARKERS, DASHES = "osD^vPX", ("-", "--", ":", "-.")
-BASELINE = "#555555"
+LINE = {"markersize": 4, "linewidth": 1.3}
+BASELINE = {"color": "#555555", "marker": ".", "linestyle": "-", **LINE}
 COLUMN, MOST_COLUMNS = 3.1, 8
+GAINS = {"median": "median gain", "best": "gain of the best tenth"}
+# In the study of remedies, color shows the attention and shape the norm placement.
+ATTENTION = {"log-n": BLUE, "ssmax": ORANGE, "asentmax": GREEN, "stick-breaking": PURPLE, "softmax": "#555555"}
+NORM_AFTER = ("pre-final", "peri", "post")
+"""Placements with a norm after attention."""
+SHAPES = {True: "s", False: "o"}
 
 
 def styles(variants: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -28,16 +38,15 @@ def styles(variants: Sequence[str]) -> dict[str, dict[str, Any]]:
             "color": COLORS[i % len(COLORS)],
             "marker": MARKERS[i % len(MARKERS)],
             "linestyle": DASHES[i // len(COLORS) % len(DASHES)],
-            "markersize": 4,
-            "linewidth": 1.3,
+            **LINE,
         }
         for i, variant in enumerate(variants)
     }
 
 
 def draw_comparison(found: Comparison) -> Figure:
-    """Above: every median gain and best tenth with its interval. Below, for each setting: the expected best of k draws,
-    and the median gain by length; what is trained on is gray."""
+    """Top: the median gain and the gain of the best tenth, with intervals. Bottom, per setting: the expected best of k
+    draws, and the median gain by length with trained lengths shaded."""
     from matplotlib.figure import Figure
 
     settings = found.settings[:MOST_COLUMNS]
@@ -76,74 +85,133 @@ def _title(found: Comparison) -> str:
 
 
 def _gains(pair: Sequence[Axes], found: Comparison, lengths: str, style: dict[str, dict[str, Any]]) -> None:
+    order = [(variant, setting) for setting in (*found.settings, EVERY) for variant in found.variants]
     effects = [effect for effect in found.effects if effect.lengths == lengths]
-    order = [(variant, s) for s in (*found.settings, EVERY) for variant in found.variants]
     effects.sort(key=lambda effect: order.index((effect.variant, effect.setting)))
-    names = [
-        effect.variant if len(found.settings) == 1 else f"{effect.setting}: {effect.variant}" for effect in effects
-    ]
-    for axes, name, title in zip(pair, ("median", "best"), ("median gain", "gain of the best tenth"), strict=True):
-        axes.axvspan(-found.margin, found.margin, color="#DDDDDD", alpha=0.6, linewidth=0, zorder=0)
-        axes.axvline(0.0, color="black", linewidth=0.8)
-        for i, effect in enumerate(effects):
-            interval = getattr(effect, name).interval
-            interval_bar(axes, interval, i, style[effect.variant])
+    names = [e.variant if len(found.settings) == 1 else f"{e.setting}: {e.variant}" for e in effects]
+    for axes, (name, title) in zip(pair, GAINS.items(), strict=True):
+        shown = [(getattr(effect, name).interval, style[effect.variant]) for effect in effects]
+        _intervals(axes, shown, found.margin)
         axes.set_title(f"{title} ({lengths} lengths)", fontsize=9)
         axes.set_xlabel(f"gain in {found.metric.label} (right of 0: better than {found.baseline})", fontsize=8)
         axes.tick_params(labelsize=7.5)
-        axes.grid(axis="x", linewidth=0.4, alpha=0.5)
-        axes.spines[["top", "right"]].set_visible(False)
     pair[0].set_yticks(range(len(effects)), names)
-    pair[0].set_ylim(len(effects) - 0.5, -0.5)
 
 
-def interval_bar(axes: Axes, interval: Interval, at: float, style: dict[str, Any]) -> None:
-    """A gain with its interval; an end that the draws leave open is left out."""
-    low, high = (end if np.isfinite(end) else interval.estimate for end in (interval.low, interval.high))
-    axes.plot([low, high], [at, at], color=style["color"], linewidth=1.4)
-    inside = style["color"] if np.isfinite([interval.low, interval.high]).all() else "white"
-    axes.plot(interval.estimate, at, style["marker"], color=style["color"], markerfacecolor=inside, markersize=5)
+def _intervals(axes: Axes, shown: Sequence[tuple[Interval, dict[str, Any]]], margin: float) -> None:
+    """Gains with their intervals, one per row, and a band of differences below the margin.
+
+    A gain with an open interval is hollow, and the open end is not drawn.
+    """
+    axes.axvspan(-margin, margin, color=GRAY, alpha=0.6, linewidth=0, zorder=0)
+    axes.axvline(0.0, color="black", linewidth=0.8)
+    for row, (interval, style) in enumerate(shown):
+        ends = np.array([interval.low, interval.high])
+        color, closed = style["color"], np.isfinite(ends)
+        axes.plot(np.where(closed, ends, interval.estimate), [row, row], color=color, linewidth=1.4)
+        inside = color if closed.all() else "white"
+        axes.plot(interval.estimate, row, style["marker"], color=color, markerfacecolor=inside, markersize=5)
+    axes.set_ylim(len(shown) - 0.5, -0.5)
+    plain_panel(axes, "x")
 
 
 def _best_of(axes: Axes, found: Comparison, setting: str, style: dict[str, dict[str, Any]]) -> None:
-    plain = {"color": BASELINE, "marker": ".", "linestyle": "-", "markersize": 4, "linewidth": 1.3}
     curves = {curve.variant: curve for curve in found.best_of if curve.setting == setting}  # new lengths come last
     for variant in (found.baseline, *found.variants):
-        _band(axes, list(curves[variant].k), curves[variant].value, style.get(variant, plain), variant)
+        _band(axes, list(curves[variant].k), curves[variant].value, style.get(variant, BASELINE), variant)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda k, _: f"{k:g}")
     axes.set_xlabel("models tried, k", fontsize=8)
     axes.set_title(setting, fontsize=9, fontweight="bold")
-    _finish(axes)
 
 
 def _by_length(axes: Axes, found: Comparison, setting: str, style: dict[str, dict[str, Any]]) -> None:
     at = [point for point in found.at_lengths if point.setting == setting]
     lengths = sorted({point.length for point in at})
-    place = {length: i for i, length in enumerate(lengths)}
     for variant in found.variants:
         points = [point for point in at if point.variant == variant]
-        _band(axes, [place[p.length] for p in points], [p.median for p in points], style[variant], variant)
-    trained = len({point.length for point in at if not point.new})
-    if trained:
-        axes.axvspan(-0.6, trained - 0.5, color="#DDDDDD", alpha=0.5, linewidth=0, zorder=0)
+        _band(axes, [lengths.index(p.length) for p in points], [p.median for p in points], style[variant], variant)
+    if trained := len({point.length for point in at if not point.new}):
+        shade(axes, trained - 0.5)
     axes.axhline(0.0, color="black", linewidth=0.8)
     step = -(-len(lengths) // 10)
     axes.set_xticks(range(0, len(lengths), step), [f"{length:,}" for length in lengths[::step]], rotation=45)
     axes.set_xlim(-0.6, len(lengths) - 0.4)
     axes.set_xlabel(f"input length ({found.unit}; gray: trained)", fontsize=8)
-    _finish(axes)
 
 
 def _band(axes: Axes, x: list[int], intervals: Sequence[Interval], style: dict[str, Any], label: str) -> None:
-    estimate = np.array([interval.estimate for interval in intervals])
-    low, high = (np.array([getattr(i, end) for i in intervals]) for end in ("low", "high"))
+    estimate, low, high = (np.array([getattr(i, name) for i in intervals]) for name in ("estimate", "low", "high"))
     known = np.isfinite(low) & np.isfinite(high)
     axes.plot(x, estimate, label=label, **style)
     axes.fill_between(x, low, high, where=known, color=style["color"], alpha=0.15, linewidth=0)  # pyright: ignore[reportArgumentType]
-
-
-def _finish(axes: Axes) -> None:
     axes.tick_params(labelsize=7.5)
-    axes.grid(linewidth=0.4, alpha=0.5)
-    axes.spines[["top", "right"]].set_visible(False)
+    plain_panel(axes, "both")
+
+
+def draw_remedies(comparisons: Sequence[Comparison]) -> Figure:
+    """Which remedy helps on which task, one column per setting. Top: gain of the best tenth, with the line from which
+    it counts as solved. Bottom: median of the paired gains."""
+    from matplotlib.figure import Figure
+
+    panels = [(found, setting) for found in comparisons for setting in found.settings]
+    tallest = max(len(found.variants) for found in comparisons)
+    size = (max(10.0, 1.5 + 3.0 * len(panels)), max(6.5, 3.0 + 0.42 * tallest))  # room for the legend, too
+    figure = Figure(figsize=size, layout="constrained", dpi=150)
+    grid = figure.subplots(2, len(panels), squeeze=False)
+    for column, (found, setting) in enumerate(panels):
+        for axes, name in zip(grid[:, column], ("best", "median"), strict=True):
+            _remedies(axes, found, setting, name)
+    _remedies_legend(figure)
+    figure.suptitle(
+        "Which remedy helps on which task: against the untreated model, pair by pair over the same draws, on lengths "
+        "longer than trained\n(training weights at the best checkpoint; 95% intervals over draws)",
+        fontsize=10,
+    )
+    return figure
+
+
+def _remedies(axes: Axes, found: Comparison, setting: str, name: str) -> None:
+    of = {effect.variant: effect for effect in found.effects if effect.setting == setting}  # new lengths come last
+    shown = [(getattr(of[variant], name).interval, look(variant)) for variant in found.variants]
+    _intervals(axes, shown, NO_CURE if name == "best" else found.margin)
+    if name == "best":
+        models = [m for m in found.models if m.setting == setting]
+        perfect = 0.0 if found.metric.lower_is_better else 1.0
+        away = next(abs(m.best - perfect) for m in models if m.variant == found.baseline)
+        if away > CURED:
+            axes.axvline(away - CURED, color=VERMILION, linewidth=1.1, linestyle="--")
+        diverged, total = sum(m.diverged for m in models), sum(m.models for m in models)
+        count = f"{models[0].models} models per variant, {diverged} of {total:,} diverged"
+        axes.set_title(f"{setting}\n", fontsize=10, fontweight="bold")
+        axes.text(0.5, 1.02, count, transform=axes.transAxes, ha="center", va="bottom", fontsize=7.5)
+    axes.locator_params(axis="x", nbins=5)
+    axes.set_xlabel(f"{GAINS[name]} in {found.metric.label}\n(right of 0: better than {found.baseline})", fontsize=8)
+    names = found.variants if setting == found.settings[0] else [""] * len(found.variants)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.tick_params(axis="x", labelsize=7.5)
+
+
+def look(variant: str) -> dict[str, str]:
+    """Color and marker of a remedy.
+
+    >>> look("peri+ssmax+nope")
+    {'color': '#E69F00', 'marker': 's'}
+    """
+    terms = variant.split("+")
+    attention = next((term for term in terms if term in ATTENTION), "softmax")
+    return {"color": ATTENTION[attention], "marker": SHAPES[terms[0] in NORM_AFTER]}
+
+
+def _remedies_legend(figure: Figure) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Artist] = [Patch(facecolor=color, label=name) for name, color in ATTENTION.items()]
+    for after, text in ((False, "no norm after attention"), (True, "a norm after attention")):
+        handles.append(Line2D([], [], color="black", marker=SHAPES[after], linestyle="", label=text))
+    band = f"less than {NO_CURE:g} (best), {MARGIN:g} (median): no difference"
+    cured = f"about here the best tenth is less than {CURED:g} from perfect: a cure"
+    handles.append(Patch(facecolor=GRAY, label=band))
+    handles.append(Line2D([], [], color=VERMILION, linewidth=1.1, linestyle="--", label=cured))
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)

@@ -1,12 +1,14 @@
-"""Progress of a run: a live view on a terminal, one plain line per checkpoint otherwise."""
+"""Progress of a run: a live view on a terminal or in a notebook, otherwise one plain line per checkpoint."""
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,8 +21,12 @@ if TYPE_CHECKING:
     from resharpen.experiments.running.training import Progress
 
 
+EVERY = 0.25
+"""Least number of seconds between two updates of a notebook output."""
+
+
 class Meter:
-    """Counts model-steps, knows the rate, guesses the time left.
+    """Model-steps done, their rate, and an estimate of the time left.
 
     Training lengths differ in cost by a factor of ten or more, so the time left is summed over settings, each at the
     pace seen for it so far.
@@ -30,40 +36,32 @@ class Meter:
         self._clock = clock
         self.best: dict[str, float] = {}
         self.diverged: dict[str, int] = {}
-        self.models_done = 0
+        self._seen: dict[str, tuple[int, float]] = {}
+        self._left, self._busy, self._done = (defaultdict[str, float](float) for _ in range(3))
 
     def start(self, plan: Plan) -> None:
-        steps = plan.run.experiment.steps
         self.models = sum(shard.count for shard in plan.todo)
-        self._left = defaultdict(float)
         for shard in plan.todo:
-            self._left[shard.setting.name] += shard.count * steps
+            self._left[shard.setting.name] += shard.count * plan.run.experiment.steps
         self._total = sum(self._left.values())
-        self._at = {}
-        self._busy: dict[str, float] = defaultdict(float)
-        self._done: dict[str, float] = defaultdict(float)
         self._began = self._clock()
-        self._last_seen: dict[str, float] = {}
 
     def update(self, progress: Progress) -> None:
         now = self._clock()
-        before = self._at.get(progress.shard)
-        if before is None:  # the first report of a shard says where it starts: not always at 0
-            before = progress.step
-            self._left[progress.setting] -= before * progress.models
-            self._total -= before * progress.models
+        if progress.shard not in self._seen:  # the first report of a shard says where it starts: not always at 0
+            self._seen[progress.shard] = progress.step, now
+            self._left[progress.setting] -= progress.step * progress.models
+            self._total -= progress.step * progress.models
+        before, last = self._seen[progress.shard]
+        self._seen[progress.shard] = progress.step, now
         advanced = (progress.step - before) * progress.models
-        self._at[progress.shard] = progress.step
         self._left[progress.setting] -= advanced
         self._done[progress.setting] += advanced
-        self._busy[progress.setting] += now - self._last_seen.get(progress.shard, now)
-        self._last_seen[progress.shard] = now
+        self._busy[progress.setting] += now - last
         self.diverged[progress.shard] = progress.diverged
         if not math.isnan(progress.best):
             better = min if progress.lower_is_better else max
             self.best[progress.variant] = better(self.best.get(progress.variant, progress.best), progress.best)
-        if progress.step == progress.steps:
-            self.models_done += progress.models
 
     @property
     def fraction(self) -> float:
@@ -74,7 +72,7 @@ class Meter:
         return sum(self._done.values()) / max(1e-9, self._clock() - self._began)
 
     def seconds_left(self) -> float:
-        """Elapsed time times work left over work done, both in seconds of a worker."""
+        """Elapsed time, times work left over work done, both in worker seconds."""
         busy = sum(self._busy.values())
         if busy <= 0:
             return math.nan
@@ -82,6 +80,10 @@ class Meter:
         pace = {name: self._busy[name] / done for name, done in self._done.items() if done > 0}
         left = sum(steps * pace.get(name, overall) for name, steps in self._left.items())
         return (self._clock() - self._began) * left / busy
+
+    @property
+    def pace(self) -> str:
+        return f"{self.steps_per_second:,.0f} model-steps/s, {duration(self.seconds_left())} left"
 
 
 def duration(seconds: float) -> str:
@@ -97,16 +99,10 @@ def duration(seconds: float) -> str:
 
 
 class PlainProgress:
-    """One line per checkpoint, and not more than one per second: for logs."""
+    """For logs: one line per checkpoint, at most one per second."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
         self._console, self._meter, self._clock, self._said = console, Meter(clock), clock, -math.inf
-
-    def __enter__(self) -> PlainProgress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def plan(self, plan: Plan) -> None:
         self._meter.start(plan)
@@ -119,8 +115,7 @@ class PlainProgress:
             self._said = self._clock()
             self._console.print(
                 f"{progress.shard}  step {progress.step:,}/{progress.steps:,}  best {progress.best:.4f}  "
-                f"{meter.steps_per_second:,.0f} model-steps/s  {meter.fraction:.1%} done, "
-                f"{duration(meter.seconds_left())} left",
+                f"{meter.fraction:.1%} done, {meter.pace}",
                 soft_wrap=True,
                 highlight=False,
             )
@@ -161,8 +156,7 @@ class LiveProgress:
     def _show(self) -> None:
         meter = self._meter
         if meter.best:
-            pace = f"{meter.steps_per_second:,.0f} model-steps/s, {duration(meter.seconds_left())} left"
-            self._bar.update(self._task, completed=meter.fraction * meter.models, pace=pace)
+            self._bar.update(self._task, completed=meter.fraction * meter.models, pace=meter.pace)
         best = Table("variant", "best score so far", box=None)
         for variant, score in meter.best.items():
             best.add_row(variant, f"{score:.4f}")
@@ -173,12 +167,47 @@ class LiveProgress:
 def _announce(plan: Plan, console: Console) -> None:
     for line in plan.damaged:
         console.print(line, style="yellow", soft_wrap=True)
-    shards = plan.shards
-    already = len(shards) - len(plan.todo)
-    text = (
-        f"{len(plan.todo)} of {len(shards)} shards to train" if plan.todo else f"all {len(shards)} shards are finished"
-    )
+    todo, shards = len(plan.todo), len(plan.shards)
+    done = f", {shards - todo} done" if todo < shards else ""
+    text = f"{todo} of {shards} shards to train{done}" if todo else f"all {shards} shards are finished"
     engines = " and ".join(sorted({str(variant.engine) for variant in plan.run.experiment.variants.values()}))
-    console.print(
-        f"{plan.run.directory}: {text}{f', {already} done' if already and plan.todo else ''} ({engines} engine)"
-    )
+    console.print(f"{plan.run.directory}: {text} ({engines} engine)")
+
+
+def in_notebook() -> bool:
+    """Whether this runs in the kernel of a notebook."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return shell is not None and hasattr(shell, "kernel")
+
+
+class NotebookProgress:
+    """As `LiveProgress`, in one notebook output that is updated in place."""
+
+    def __init__(self) -> None:
+        self._meter, self._shown = Meter(), 0.0
+        self._output: Any = None
+
+    def plan(self, plan: Plan) -> None:
+        from IPython.display import HTML, display
+
+        self._meter.start(plan)
+        self._title = f"{plan.run.directory}: {len(plan.todo)} of {len(plan.shards)} shards to train"
+        if plan.todo:
+            self._output = display(HTML(self.html()), display_id=True)
+
+    def update(self, progress: Progress) -> None:
+        from IPython.display import HTML
+
+        self._meter.update(progress)
+        if time.monotonic() - self._shown >= EVERY or self._meter.fraction == 1:
+            self._shown = time.monotonic()
+            self._output.update(HTML(self.html()))
+
+    def html(self) -> str:
+        meter = self._meter
+        best = "".join(f"<tr><td>{escape(name)}</td><td>{score:.4f}</td></tr>" for name, score in meter.best.items())
+        table = f"<table><tr><th>variant</th><th>best score so far</th></tr>{best}</table>" if best else ""
+        return (
+            f"<div>{escape(self._title)}</div><progress value='{meter.fraction:.4f}' style='width: 24em'></progress> "
+            f"{meter.fraction:.1%}, {meter.pace}{table}"
+        )

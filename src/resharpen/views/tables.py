@@ -1,4 +1,4 @@
-"""What the terminal shows: claims, results, the state of a run."""
+"""Terminal tables of a run: claims, scores, status, circuits, variants compared, and the run against a reference."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ from collections.abc import Sequence
 from math import isnan
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from resharpen.analysis.claims.finding import Claim
-from resharpen.analysis.inspection import Inspection
 from resharpen.analysis.statistics import quantile
 from resharpen.experiments.keeping.store import Run, quoted
+from resharpen.experiments.specs.counts import side_by_side
 from resharpen.streams import GROUP
 from resharpen.tasks import Metric
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from resharpen.analysis.claims.finding import Claim
+    from resharpen.analysis.compare import Comparison
+    from resharpen.analysis.inspection import Inspection
+    from resharpen.analysis.verdict import Gain
+    from resharpen.analysis.verify import Check
+    from resharpen.experiments.keeping.reference import Reference
 
 _STYLE = {
     "holds": "green",
@@ -27,40 +34,43 @@ _STYLE = {
     "does not hold": "red",
     "undecided at this scale": "yellow",
     "not tested": "dim",
+    "helps": "green",
+    "hurts": "red",
+    "no difference": "cyan",
+    "undecided": "yellow",
 }
+WIDE = 112
+"""Columns of a terminal from which a comparison is one table."""
+NAMED = 5
+"""The most differences of a kind that are listed."""
 
 
 def print_claims(claims: Sequence[Claim], console: Console) -> None:
-    summary = Table(
-        "claim", "verdict", "findings", title="Claims of the paper, and ours from 8 on", title_justify="left"
-    )
+    title = "Claims of the paper, and ours from 8 on"
+    summary = Table("claim", "verdict", "findings", title=title, title_justify="left")
     for claim in claims:
         counts = Counter(finding.verdict for finding in claim.findings)
         parts = ", ".join(f"{n} {verdict.removesuffix(' at this scale')}" for verdict, n in counts.most_common())
         summary.add_row(f"{claim.number}. {claim.text}", Text(claim.verdict, _STYLE[claim.verdict]), parts)
     console.print(summary)
-    details = Table(
-        "", "finding", "value", "95% interval", "claimed", "p (Holm)", "verdict", title="Findings", title_justify="left"
-    )
+    headings = ("", "finding", "value", "95% interval", "claimed", "p (Holm)", "verdict")
+    details = Table(*headings, title="Findings", title_justify="left")
     for claim in claims:
         for f in claim.findings:
-            interval = f"{f.interval.low:.4f} .. {f.interval.high:.4f}"
-            claimed = f"{f.says} {f.threshold:g}"
-            verdict = Text(f.verdict, _STYLE[f.verdict])
-            details.add_row(
-                str(claim.number), f.what, f"{f.interval.estimate:.4f}", interval, claimed, f"{f.p:.2g}", verdict
-            )
+            value, interval = f"{f.interval.estimate:.4f}", f"{f.interval.low:.4f} .. {f.interval.high:.4f}"
+            claimed, verdict = f"{f.says} {f.threshold:g}", Text(f.verdict, _STYLE[f.verdict])
+            details.add_row(str(claim.number), f.what, value, interval, claimed, f"{f.p:.2g}", verdict)
         details.add_section()
     if details.row_count:
         console.print(details)
     for claim in claims:
         if claim.lacks:
             named = f"{', '.join(claim.lacks[:8])}{' and more' if len(claim.lacks) > 8 else ''}"
-            console.print(f"Of claim {claim.number} this run does not have all: {named}.", style="dim")
+            console.print(f"Claim {claim.number} is only partly tested; missing: {named}.", style="dim")
     console.print(
-        "Best: the 10% quantile over models at their best checkpoint (of an AUC the 90% quantile), training weights "
-        "unless BEMA is named. Intervals are over draws. Of one quantile or paired median: order statistics, exact, "
-        "with no end where draws are too few. Of sums of quantiles: the standard error under reweighted draws.",
+        "Best: the 10% quantile over models at their best checkpoint (90% of an AUC), training weights unless BEMA is "
+        "named. Intervals are over draws: for a quantile or a paired median exact, from order statistics, and open "
+        "where draws are too few; for sums of quantiles from the standard error under reweighted draws.",
         style="dim",
     )
     correlation = claims[0].correlation
@@ -75,7 +85,7 @@ def print_claims(claims: Sequence[Claim], console: Console) -> None:
 
 
 def print_scores(scores: pl.DataFrame, metric: Metric, console: Console) -> None:
-    """The best tenth and the median of a metric by setting and variant."""
+    """Best tenth and median of a metric, by setting and variant."""
     import polars as pl
 
     best = metric.best_quantile
@@ -95,7 +105,7 @@ def print_scores(scores: pl.DataFrame, metric: Metric, console: Console) -> None
 
 
 def print_status(run: Run, console: Console) -> None:
-    """How far a run is, and what continues it."""
+    """How far a run is, and the next command."""
     experiment, shards = run.experiment, run.shards()
     done = {shard.name for shard in run.done()}
     started = [s for s in shards if s.name not in done and run.files(s).state.exists()]
@@ -105,15 +115,17 @@ def print_status(run: Run, console: Console) -> None:
     table.add_row("started", f"{run.provenance['started']} on {run.provenance['cpu']}")
     engines = ", ".join(f"{name} {variant.engine}" for name, variant in experiment.variants.items())
     table.add_row("engine", f"{engines}; {experiment.steps:,} steps, seed {experiment.seed}")
-    table.add_row("shards", f"{len(done)} of {len(shards)} finished, {len(started)} under way")
+    table.add_row("shards", f"{len(done)} of {len(shards)} finished, {len(started)} in progress")
     table.add_row("models", f"{models:,} of {sum(shard.count for shard in shards):,} finished")
-    next_steps = f"resharpen figure {quoted(run.directory)}" if len(done) == len(shards) else run.command
-    table.add_row("finished: draw it with" if len(done) == len(shards) else "continue with", next_steps)
+    if len(done) == len(shards):
+        table.add_row("finished: draw it with", f"resharpen figure {quoted(run.directory)}")
+    else:
+        table.add_row("continue with", run.command)
     console.print(table)
 
 
 def print_inspection(inspection: Inspection, console: Console) -> None:
-    """One column per variant: what the circuits of its models have in common."""
+    """Summary of the circuits of the models, one column per variant."""
     summary = inspection.summary()
     table = Table("", title=f"Inside the models of {inspection.setting.name}", title_justify="left")
     for variant in summary["variant"]:
@@ -122,3 +134,97 @@ def print_inspection(inspection: Inspection, console: Console) -> None:
         cells = ["-" if x is None else f"{x:.3f}" if isinstance(x, float) else str(x) for x in summary[name]]
         table.add_row(name, *cells)
     console.print(table)
+
+
+def print_comparison(found: Comparison, console: Console) -> None:
+    from resharpen.analysis.compare import CHOSEN
+
+    better = "lower is better" if found.metric.lower_is_better else "higher is better"
+    title = f"Gain in {found.metric.label} over '{found.baseline}', pair by pair ({better}; a gain above 0 is better)"
+    console.print(Text(title))
+    median, best = ["median gain", "verdict", "wins"], ["best tenth", "verdict"]
+    for columns in [[*median, *best]] if console.width >= WIDE else [median, best]:
+        console.print(_effects(found, columns))
+    for line in found.sentences():
+        console.print(Text(f"  {line}"), soft_wrap=True, highlight=False)
+    for line in side_by_side(found.parameters):
+        console.print(Text(f"  Parameters: {line}"), soft_wrap=True, highlight=False)
+    for line in found.size_warnings():
+        console.print(Text(f"  Warning: {line}", "yellow"), soft_wrap=True, highlight=False)
+    _print_importance(found, console)
+    pairs = "-".join(map(str, sorted({models.models for models in found.models})))
+    diverged, total = (sum(getattr(models, name) for models in found.models) for name in ("diverged", "models"))
+    weights = "BEMA" if found.weights == "bema" else "Training"
+    console.print(
+        f"95% intervals over {pairs} draws per setting and the sequences that they are scored on; helps and hurts after "
+        f"Holm's correction; no difference: the interval is within {found.margin:g}; undecided +n: about n more models "
+        "per setting would decide; not trained: of neither variant a tenth of the models is better than the best "
+        f"constant distribution. {weights} weights, {CHOSEN[found.selection]}. "
+        f"{diverged} of {total:,} models diverged; without a checkpoint they count as the worst.",
+        style="dim",
+    )
+
+
+def _effects(found: Comparison, columns: list[str]) -> Table:
+    """These columns of all effects; the names of rows are never squeezed out."""
+    table = Table("", "over", box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    longest = max(map(len, (*found.variants, *(f"  {effect.setting}" for effect in found.effects))))
+    table.columns[0].overflow, table.columns[0].min_width = "fold", min(longest, 16)
+    for name in columns:
+        table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
+    for variant in found.variants:
+        table.add_row(Text(variant, "bold"))
+        for effect in (effect for effect in found.effects if effect.variant == variant):
+            wins = f"{effect.wins.estimate:.0%} ({100 * effect.wins.low:.0f}-{effect.wins.high:.0%})"
+            median = [*_gain(effect.median), wins] if "wins" in columns else []
+            best = _gain(effect.best) if "best tenth" in columns else ()
+            table.add_row(Text(f"  {effect.setting}"), effect.lengths, *median, *best)
+        table.add_section()
+    return table
+
+
+def _gain(gain: Gain) -> tuple[str, Text]:
+    """The estimate with its interval, and the verdict."""
+    interval, more = gain.interval, f" +{gain.more:,}" if gain.more else ""
+    short = gain.verdict.removesuffix(" enough to tell")
+    verdict = Text(short, _STYLE.get(gain.verdict, "magenta")).append(more, "dim")
+    return f"{interval.estimate:+.3f} ({interval.low:.3f}..{interval.high:.3f})", verdict
+
+
+def _print_importance(found: Comparison, console: Console) -> None:
+    """The hyperparameters with a significant effect; a variant without any has a row that says so."""
+    title = "Hyperparameters that decide who is in the best tenth (4: the best fill a fifth of the range)"
+    table = Table("variant", "hyperparameter", title=title, title_justify="left")
+    for name in ("importance", "95% interval", "p (Holm)", "middle of the best"):
+        table.add_column(name, justify="right")
+    for variant in (found.baseline, *found.variants):
+        of_variant = [i for i in found.importance if i.variant == variant]
+        sure = [i for i in of_variant if i.p < 0.05]
+        for i in sure:
+            interval = f"{i.divergence.low:.2f} to {i.divergence.high:.2f}"
+            cells = (f"{i.divergence.estimate:.2f}", interval, f"{i.p:.1g}", f"{i.low:.2g} to {i.high:.2g}")
+            table.add_row(Text(variant), Text(i.hyperparameter), *cells)
+        if of_variant and not sure:
+            none = f"none is significant ({of_variant[0].best} models in the best tenth)"
+            table.add_row(Text(variant), Text(none, "dim"))
+    if table.row_count:
+        console.print(table)
+
+
+def print_verification(checks: Sequence[Check], reference: Reference, console: Console) -> None:
+    table = Table("what", "compared", "result", title=Text(f"Compared with {reference.name}"), title_justify="left")
+    for check in checks:
+        table.add_row(check.what, f"{check.compared:,}", _result(check))
+    console.print(table)
+
+
+def _result(check: Check) -> Text:
+    for named, result, style in (
+        (check.faulty, "not compared", "yellow"),
+        (check.differs, "differs", "red"),
+        (check.unclear, "too few models to tell", "yellow"),
+    ):
+        if named:
+            more = [f"and {len(named) - NAMED} more"] if len(named) > NAMED else []
+            return Text(result, style).append(f": {'; '.join([*named[:NAMED], *more])}", "default")
+    return Text("agrees", "green") if check.compared else Text("nothing to compare", "dim")

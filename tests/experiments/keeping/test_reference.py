@@ -8,13 +8,14 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from make_reference import write_reference
 from polars.testing import assert_frame_equal
 
 import resharpen as rs
 from resharpen.analysis.verify import verify
 from resharpen.cli import main
 from resharpen.experiments.keeping.opening import open_run_or_reference
-from resharpen.experiments.keeping.reference import references, write_reference
+from resharpen.experiments.keeping.reference import references
 from resharpen.experiments.specs.variant import Variant
 
 
@@ -109,7 +110,7 @@ def test_what_is_kept_stays(larger, tmp_path):
 def test_models_that_cannot_be_kept_are_named(larger, tmp_path):
     reference = keep(rs.run(replace(larger, models=18), tmp_path / "run", workers=1), tmp_path / "kept")
     before = reference.table("models")
-    with pytest.warns(UserWarning, match="00016-00019: the others are not kept"):
+    with pytest.warns(UserWarning, match="00016-00019: the others are left out"):
         again = keep(rs.run(larger, tmp_path / "other", workers=1), tmp_path / "kept")
     assert_frame_equal(again.table("models"), before)
 

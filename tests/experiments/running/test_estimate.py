@@ -5,7 +5,7 @@ from rich.console import Console
 
 from resharpen.experiments.running import estimate
 from resharpen.experiments.running.runner import run, with_engine
-from resharpen.views import shelf
+from resharpen.views.listings import print_shelf
 
 
 def test_time_is_steps_times_pace_over_workers(tiny):
@@ -59,7 +59,7 @@ def test_variants_that_differ_in_more_than_the_placement_are_timed_apart(tiny, m
 
 def test_the_shelf_is_listed_at_four_scales(monkeypatch, capsys):
     monkeypatch.setattr(estimate, "seconds_per_step", lambda experiment, shard: 1e-3)
-    shelf.print_shelf(*estimate.time_figures(), 2, Console(width=140))
+    print_shelf(*estimate.time_figures(), 2, Console(width=140))
     said = capsys.readouterr().out
     for name in ("fig1", "fig4", "fig7", "placements", "smoke", "laptop", "overnight", "paper"):
         assert name in said

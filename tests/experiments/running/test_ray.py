@@ -114,6 +114,14 @@ def test_tasks_give_the_same_bits(tiny, tmp_path, cluster):
     check_same_bits(tiny, tmp_path, cluster)
 
 
+@pytest.mark.filterwarnings("ignore:variant .* runs on the torch engine")
+def test_modules_of_the_user_s_own_give_the_same_bits(tiny, tmp_path, connected):
+    nets = Path(__file__).parent.parent.parent / "nets.py"
+    spec = replace(tiny, variants=[f"{nets}:Encoder"], models=2, settings=tiny.settings[1:])
+    there = with_ray(spec, tmp_path / "there", connected)
+    assert_same_results(there, run(spec, tmp_path / "here", workers=1))
+
+
 def test_results_are_sent_back_where_the_directory_is_not_shared(tiny, tmp_path, connected, monkeypatch):
     monkeypatch.setattr(ray_launcher, "_word", nobody_shares)
     check_same_bits(tiny, tmp_path, connected)
@@ -253,7 +261,8 @@ def test_what_is_sent_back_has_to_be_what_its_manifest_says(tiny, tmp_path):
             unpack(wrong, where)
         assert not where.is_done()
     unpack({**content, "../escaped": b""}, where)
-    assert where.is_done(thorough=True)
+    assert where.is_done()
+    assert all(map(where.read, RESULTS))
     assert not list(tmp_path.rglob("escaped"))
 
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
+from make_reference import write_reference
 
 import resharpen as rs
 from resharpen.analysis.scores import worst_values
 from resharpen.cli import main
 from resharpen.errors import UserError
-from resharpen.experiments.keeping.reference import write_reference
 from resharpen.experiments.keeping.tables import columns_of, dtype
 from resharpen.experiments.specs.schema import RESERVED, SCORES, TABLES
 from resharpen.tasks import Dyck, MaxRetrieval, OwnLanguage, SetComplement, Tomita

@@ -11,10 +11,9 @@ from resharpen.analysis.verify import comparable
 from resharpen.cli import main
 from resharpen.errors import UserError
 from resharpen.experiments.specs import shelf, toml
-from resharpen.experiments.specs.identity import identities
 from resharpen.experiments.specs.shelf import SCALES, SHELF, take
 from resharpen.experiments.specs.spec import Experiment, role
-from resharpen.experiments.specs.toml import differences, from_data, read_toml, search_data, to_data
+from resharpen.experiments.specs.toml import differences, from_data, identities, read_toml, search_data, to_data
 from resharpen.experiments.specs.variant import Variant
 from resharpen.optim.hyperparameters import Row
 from resharpen.parts import STUDIED_PLACEMENTS, Placement
@@ -68,10 +67,10 @@ def test_a_resolved_spec_reads_back_the_same(spec):
     ("old", "new", "message"),
     [
         ("v = 9", "v = 1", "v = 1: the set needs at least 2 tokens"),
-        ("v = 9", "v = 3", r"s = 3: training lengths for v = 3 are 1\.\.2"),
+        ("v = 9", "v = 3", r"training length 3: for sct-v3 1\.\.2"),
         ("v = 9", 'v = "9"', "v = '9': must be a whole number"),
-        ("train_lengths = [2, 3]", "train_lengths = [0]", r"s = 0: training lengths for v = 9 are 1\.\.8"),
-        ("train_lengths = [2, 3]", "train_lengths = [2, 2]", "a length stands there twice"),
+        ("train_lengths = [2, 3]", "train_lengths = [0]", r"training length 0: for sct-v9 1\.\.8"),
+        ("train_lengths = [2, 3]", "train_lengths = [2, 2]", "a length is given twice"),
         ("train_lengths = [2, 3]", "train_lengths = []", "at least one training length"),
         ("train_lengths = [2, 3]", "", "needs 'train_lengths'"),
         ("models = 20", "models = 0", "models = 0: must be at least 1"),
@@ -240,7 +239,7 @@ def test_settings_go_by_task_and_length_alone():
     assert usual.name == wide.name == "sct-v9-s2"
     assert (wide.model.d, wide.model.d_k, wide.model.d_v) == (16, 2, 8)
     data = tomllib.loads(GOOD)
-    with pytest.raises(UserError, match=r"two tasks are both called 'sct-v9-s[23]'"):
+    with pytest.raises(UserError, match=r"two tasks are called 'sct-v9-s[23]'"):
         from_data(data | {"task": [data["task"], data["task"] | {"model": {"d": 16}}]})
 
 
@@ -275,7 +274,7 @@ def test_a_field_is_declared_once_and_found_everywhere(monkeypatch):
     usual = shelf.take("fig1", "smoke")
     wider = usual.with_changes(turns=3)
     assert (usual.turns, wider.turns) == (1, 3)
-    assert toml.from_stored(toml.to_data(wider)) == wider
+    assert toml.from_stored(toml.to_data(wider), Path("run.json")) == wider
     assert toml.from_data({**toml.to_data(usual), "turns": 5}).turns == 5
     with pytest.raises(UserError, match="turns"):
         toml.from_data({**toml.to_data(usual), "turns": "five"})

@@ -75,7 +75,7 @@ def own(tmp_path: Path) -> Path:
 
 
 def sct(variants, **changes) -> Experiment:
-    setting = Setting(SetComplement(4), 2, Minimal(4, 3, 2, 3))
+    setting = Setting(SetComplement(4), 2, Minimal(4, 3, 2, 3), sizes=())  # `Bag` takes none of them
     given = {"models": 2, "steps": 3, "batch": 4, "checkpoints": 1, "engine": "torch", **changes}
     return Experiment("x", (setting,), variants, **given)
 
@@ -144,7 +144,7 @@ def test_bad_sums(text, message):
 @pytest.mark.parametrize(
     ("spec", "text", "message"),
     [
-        (sct, "pre+adaptive-temperature", "variant 'pre[+]adaptive-temperature': adaptive-temperature is to read"),
+        (sct, "pre+adaptive-temperature", "variant 'pre[+]adaptive-temperature': adaptive-temperature is only for"),
         (sct, "retriever", "the model 'retriever' reads items, sct-v4 gives tokens"),
         (dyck, "minimal+rope", "variant 'minimal[+]pre[+]rope': rope turns pairs of features: d_k = 1 is odd"),
     ],

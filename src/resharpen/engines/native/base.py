@@ -1,11 +1,10 @@
-"""What the native engines share: state, hyperparameters and step tables as a kernel takes them, and calls into it.
+"""Base of the native engines: state, hyperparameters and step tables in a kernel's layout, and calls into it.
 
-A kernel keeps the weights of a model as one array of X floats, some of them padding, which is zero and stays so; the
-kernel itself says where in it each weight of the common state lies (`contract.py`). Padding aside, state and results
-are those of the torch engine within rounding, in float32 only.
+A kernel stores the weights of a model as one array of X floats, including padding, which is and stays zero; the kernel
+reports the offset of each weight of the common state (`contract.py`). Except for the padding, state and results are
+those of the torch engine within rounding, in float32 only.
 
-Shapes: R rows (models, and whatever a kernel wants after them), M models, X floats of a model, S steps, or
-arrays of the state.
+Shapes: R rows (models, and padding that a kernel needs), M models, X floats per model, S steps or arrays of the state.
 """
 
 from __future__ import annotations
@@ -52,21 +51,20 @@ def variant_of(parts: Parts) -> VariantStruct:
 class NativeEngine:
     """A kernel, and the rows of models that it advances."""
 
-    name = "native"
     STEPS_AT_ONCE: ClassVar[int]
-    """Steps in one call of the kernel."""
+    """Maximum number of steps in one call of the kernel."""
     MEASURES: ClassVar[tuple[str, ...]]
-    """What the kernel measures, in the order of the arguments of its `evaluate`."""
+    """Measures of the kernel, in the order of the arguments of its `evaluate`."""
     SCORES: ClassVar[tuple[Callable[..., Any], ...]]
     """The `Task.score` whose measures those are."""
 
     step: int
 
     def __init__(self, problem: Problem, ensemble: Ensemble):
-        if reason := self.supports(problem, training=False):
+        self._cannot_train = self.supports(problem)
+        if self._cannot_train and (reason := self.supports(problem, training=False)):
             raise ValueError(reason)
         self.problem, self.ensemble = problem, ensemble
-        self._cannot_train = self.supports(problem)
         self._measures = measured_alike(problem, self.MEASURES, self.SCORES)
         self._kernel = self.kernel(problem.model, problem.march)
         self._key = np.array(problem.batch_key, np.uint32)
@@ -80,8 +78,8 @@ class NativeEngine:
 
     @classmethod
     def supports(cls, problem: Problem, training: bool = True) -> str:
-        """Why this engine cannot train a problem, or not even read trained weights; empty if it can. What it does not
-        measure torch can at the end (`choose.measure_all`), but not at every checkpoint."""
+        """Why this engine cannot train a problem or, with training=False, measure trained weights; empty if it can.
+        Measures it lacks are computed by torch at the end (`choose.measure_all`), but not at every checkpoint."""
         if reason := cls.why_not(problem, training):
             return reason
         for name in {**problem.optimizer.hyperparameters, **problem.parts.hyperparameters}:
@@ -91,7 +89,7 @@ class NativeEngine:
         if training and not everywhere:
             return "it does not know a loss that counts at some places only"
         task, measured = problem.task, measured_alike(problem, cls.MEASURES, cls.SCORES)
-        # a reduction of the task's own may read all that it measures
+        # a custom reduction may read every measure of the task
         needed = (task.metric,) if type(task).by_length is Task.by_length else task.measures
         missing = [name for name in needed if name not in measured] if training else []
         return f"it does not measure '{missing[0]}', which {task.name} selects checkpoints by" if missing else ""
@@ -137,7 +135,7 @@ class NativeEngine:
                 self._train_given(batch)
 
     def measure(self, weights: Arrays, validation: Any, report: bool = False) -> Measures:
-        """What the task scores as far as the kernel measures it, at every place, [M, P] each."""
+        """The measures of the task that the kernel computes, at every place, [M, P] each."""
         found = self._measure(weights, validation, report)
         otherwise = set(self.problem.task.measures) - set(self._measures)
         return {name: values for name, values in found.items() if name not in otherwise}
@@ -150,7 +148,7 @@ class NativeEngine:
 
     @staticmethod
     def why_not(problem: Problem, training: bool) -> str:
-        """Why its kernel cannot train a problem's model on its task with its parts, or not even read it."""
+        """Why the kernel cannot train this model on this task with these parts, or measure it; empty if it can."""
         raise NotImplementedError
 
     def _measure(self, weights: Arrays, validation: Any, report: bool) -> Measures:
@@ -163,13 +161,13 @@ class NativeEngine:
         raise NotImplementedError
 
     def _rows(self, *shape: int) -> Floats:
-        """Zeros [R, ...] where the kernel wants them; here a row is a model."""
+        """Zeros [R, ...] in the memory layout of the kernel; here one row per model."""
         return aligned((self._n_models, *shape))
 
     # ---- what they share ----
 
     def _train(self, n: int, *arguments: Any) -> None:
-        """Call the kernel; its first argument is the same for all."""
+        """Call `train` of the kernel for n steps; its first argument is common to all kernels."""
         table = step_table(adamw, self.ensemble.hyperparameters, self.problem.steps, self.step, n)
         table_RxSx4 = self._rows(n, len(STEP_COLUMNS))
         for i, column in enumerate(STEP_COLUMNS):
@@ -199,14 +197,14 @@ class NativeEngine:
             out_RxX[:, where] = self._padded(tensors[name])
 
     def _padded(self, x_M: NDArray) -> NDArray:
-        """Rows without a model repeat the first."""
+        """Rows without a model repeat the first one."""
         missing = len(self._rows()) - len(x_M)
         return np.concatenate([x_M, np.repeat(x_M[:1], missing, axis=0)]) if missing else x_M
 
 
 def measured_alike(problem: Problem, measures: Sequence[str], scores: Sequence[Callable[..., Any]]) -> tuple[str, ...]:
-    """Those of a task's measures that a kernel gives as the task itself does: one that adds to a score that the kernel
-    knows may also have changed it, so both are tried on a few logits."""
+    """The measures of a task that a kernel computes exactly as the task defines them. A task may override a `score`
+    that the kernel implements, so then both are compared on a few random logits."""
     task = problem.task
     names = tuple(name for name in task.measures if name in measures)
     known = next((c.score for c in type(task).__mro__ if issubclass(c, Task) and c.score in scores), None)
@@ -220,7 +218,7 @@ def measured_alike(problem: Problem, measures: Sequence[str], scores: Sequence[C
     logits = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     try:
         ours = known(task, logits, truth)
-    except KeyError:  # its truth is another one
+    except KeyError:  # the truth has other fields
         return ()
     own = task.score(logits, truth)
     both = [name for name in names if name in own and name in ours]
@@ -234,7 +232,7 @@ def unknown_part(
     norms: Sequence[str] = ("rms",),
     sites: Sequence[str] = KERNEL_SITES[:5],
 ) -> str:
-    """The first part of a problem that a kernel does not know, with those that it does; empty if it knows all."""
+    """The first part of a problem that a kernel does not support, with those that it does; empty if it supports all."""
     parts = problem.parts
     for what, part, there, names in (
         ("norm", parts.norm, NORMS, norms),
@@ -242,12 +240,12 @@ def unknown_part(
         ("positions", parts.positions, POSITIONS, positions),
         ("optimizer", problem.optimizer, {"adamw": adamw}, ("adamw",)),
     ):
-        # a part of the user's may have the name of a built-in one
+        # a user's part may have the name of a built-in one
         if not any(part is there.get(name) for name in names):
-            return f"it does not know the {what} '{part.name}', only {one_of(names)}"
+            return f"it does not support the {what} '{part.name}', only {one_of(names)}"
     for site in SITES:
         if getattr(parts.placement, site) and site not in sites:
-            return f"it does not know a norm at {site}, only at {one_of(sites)}"
+            return f"it does not support a norm at {site}, only at {one_of(sites)}"
     return ""
 
 
@@ -267,8 +265,8 @@ def load_kernel(
     lanes: int = 1,
     **arguments: Sequence[Any],
 ) -> ctypes.CDLL:
-    """The kernel for these sizes, built if need be, and the C types of what its functions take; `contract.Mismatch` if
-    it is not what is expected here."""
+    """The kernel for these sizes, built if necessary, with the C types of its arguments; `contract.Mismatch` if it does
+    not agree with the Python side."""
     library = ctypes.CDLL(str(build.kernel(name, sizes, march)))
     contract.check(name, library, build.version(name), measures, structs or {}, lanes)
     for function, types in arguments.items():
@@ -278,7 +276,7 @@ def load_kernel(
 
 
 def aligned(shape: tuple[int, ...]) -> Floats:
-    """Floats that start on a cache line, as the vectors of the kernels must."""
+    """Zeros that start on a cache line, as kernels require of their vectors."""
     size = int(np.prod(shape))
     buffer = np.zeros(size + LANES, np.float32)
     start = -buffer.ctypes.data % 64 // 4

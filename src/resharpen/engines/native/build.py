@@ -1,11 +1,11 @@
-"""Kernels are compiled on first use, for exactly the sizes asked for, and kept in the user's cache directory.
+"""Kernels are compiled on first use, for exactly the sizes needed, and cached in the user's cache directory.
 
     NAME.VERSION-SIZES-MARCH-SOURCES-CONTENT@PROCESSOR-COMPILER.so
 
-SOURCES is a hash of all that was compiled, CONTENT of the file itself; behind the @ stands what decides how numbers are
-rounded: the processor, where the instruction set is its own, and the compiler with its flags. So a changed source is a
-new kernel, a damaged file is noticed and built again, and two processes that build at once each rename a complete file
-into place. Where there is no compiler a kernel that another one built for this processor will do.
+SOURCES is a hash of all sources, CONTENT of the file itself. What follows the @ determines rounding: the processor, if
+march = native, and the compiler with its flags. So a changed source gives a new kernel, a damaged file is detected and
+rebuilt, and processes that build at the same time each rename a complete file into place. Without a compiler, a cached
+kernel that any compiler built for this processor is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VECTOR = re.compile(r"(sse|ssse|avx|fma|f16c|bmi|abm|popcnt|amx|asimd|sve|fp)")
 
 
 def kernel(name: str, sizes: Mapping[str, int], march: str = "native") -> Path:
-    """The shared library of `kernels/<name>.cpp` with the given compile-time sizes, built if it is not there yet."""
+    """The shared library of `kernels/<name>.cpp` for the given compile-time sizes, built if it is not cached."""
     label = "-".join([f"{name}.{version(name)}", *(f"{size.lower()}{n}" for size, n in sizes.items()), march])
     what, directory = f"{label}-{_sources()}", cache_directory()
     try:
@@ -49,7 +49,7 @@ def kernel(name: str, sizes: Mapping[str, int], march: str = "native") -> Path:
 
 
 def version(name: str) -> int:
-    """Of a kernel, as its source has it. What was built before there were versions has the first."""
+    """Version of a kernel, from its source."""
     found = VERSION.search((SOURCES / f"{name}.cpp").read_text(encoding="utf-8"))
     if found is None:
         raise BuildError(f"{name}.cpp has no kVersion")
@@ -57,12 +57,12 @@ def version(name: str) -> int:
 
 
 def rounding(march: str, compiler: Compiler) -> str:
-    """What decides how kernels round: PROCESSOR-COMPILER, as their names have it."""
+    """What determines rounding of kernels: the PROCESSOR-COMPILER of their file names."""
     return f"{_processor(march)}-{_digest(f'{compiler.flags(march)} {compiler}'.encode())}"
 
 
 def why_not_here(march: str) -> str:
-    """Why no kernel can be built on this machine; empty if one can, as far as a small try shows."""
+    """Why no kernel can be built on this machine; empty if a small trial compiles."""
     try:
         return _why_not(find_compiler(), cache_directory(), march)
     except Failed as error:
@@ -71,7 +71,7 @@ def why_not_here(march: str) -> str:
 
 @cache
 def _why_not(compiler: Compiler, directory: Path, march: str) -> str:
-    """A compiler that worked here leaves a mark, so that it is tried once."""
+    """A successful trial leaves a mark in the cache, so that it is done once."""
     mark = directory / f"works@{rounding(march, compiler)}"
     try:
         with _scratch(directory) as scratch:
@@ -84,7 +84,7 @@ def _why_not(compiler: Compiler, directory: Path, march: str) -> str:
 
 
 def _kept(directory: Path, what: str, how: str) -> Path | None:
-    """A kernel in the cache that is what it was when it was built; what is damaged goes."""
+    """An undamaged kernel in the cache; damaged ones are removed."""
     with _telling(directory):
         for path in sorted(directory.glob(f"{what}-*@{how}{SUFFIX}")):
             if path.name.startswith(f"{what}-{_digest(path.read_bytes())}@"):
@@ -94,7 +94,7 @@ def _kept(directory: Path, what: str, how: str) -> Path | None:
 
 
 def cache_directory() -> Path:
-    """RESHARPEN_CACHE, or `resharpen` in the user's cache directory; what is loaded from it runs, so it is private."""
+    """RESHARPEN_CACHE, or `resharpen` in the user's cache directory; private, because code is loaded from it."""
     from platformdirs import user_cache_path
 
     path = Path(os.environ.get("RESHARPEN_CACHE") or user_cache_path("resharpen", appauthor=False))
@@ -102,7 +102,7 @@ def cache_directory() -> Path:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
     if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-        raise BuildError(f"{path}: kernels are loaded from here, so only you may be able to write to it")
+        raise BuildError(f"{path}: kernels are loaded from here, so nobody else may have write access to it")
     return path
 
 
@@ -132,7 +132,7 @@ def _compile(command: tuple[str, ...], source: Path, directory: Path) -> Path:
     library = directory / f"kernel{SUFFIX}"
     result = call((*command, str(source), "-o", str(library)))
     if result.returncode != 0 or not library.is_file():
-        lines = result.stderr.strip().splitlines() or ["it said nothing"]
+        lines = result.stderr.strip().splitlines() or ["no output"]
         said = next((line for line in lines if "error" in line.lower()), lines[-1])
         raise BuildError(f"the compiler cannot build a kernel ({command[0]} ... {source.name}): {said.strip()[:300]}")
     return library
@@ -150,11 +150,11 @@ def _processor(march: str) -> str:
 
 @cache
 def _cpu() -> str:
-    """What -march=native depends on: the processor's model and features."""
+    """Model and features of the processor, which -march=native depends on."""
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n")[0].splitlines()
         fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        # of the features those that compilers use: newer systems list more of the others
+        # only features that compilers use; the others depend on the version of the kernel
         features = (fields.get("flags") or fields.get("Features") or "").split()
         kept = [fields.get(name, "") for name in ("vendor_id", "cpu family", "model", "model name", "CPU part")]
         return " ".join([*kept, *sorted(name for name in features if VECTOR.match(name))])

@@ -1,4 +1,4 @@
-"""The C++ compiler of this machine: g++, clang++, or the one that `pip install resharpen[compiler]` brings."""
+"""The C++ compiler of this machine: g++, clang++, or zig, which `pip install resharpen[compiler]` installs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ FLAGS = (
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
 )
 GCC_FLAGS = ("-fno-tree-loop-distribute-patterns",)
-"""A copy of a few vectors is to stay in registers, not to become a call of memcpy."""
+"""Otherwise copies of a few vectors become calls of memcpy."""
 SECONDS = 1800
-"""A compiler that has not answered by then never will; the first build of zig takes minutes on a busy machine."""
+"""Timeout of a compiler; the first build with zig takes minutes on a busy machine."""
 
 
 class NoCompiler(Failed):
@@ -33,19 +33,19 @@ class NoCompiler(Failed):
 
 
 class BuildError(Failed):
-    """The compiler refused a kernel, or it cannot be kept."""
+    """A kernel cannot be compiled or cached."""
 
 
 @dataclass(frozen=True)
 class Compiler:
     command: tuple[str, ...]
     version: str
-    """What it says of itself."""
+    """Output of --version."""
 
     def flags(self, march: str) -> tuple[str, ...]:
-        """Those that it knows; `march` is the name of an instruction set, or native for this machine's own."""
+        """Flags for this compiler; `march` is the name of an instruction set, or native for that of this machine."""
         known = FLAGS if "clang" in self.version else (*FLAGS, *GCC_FLAGS)
-        if ZIG in self.command:  # x86-64-v3 would be the x86 without features named 64 and v3
+        if ZIG in self.command:  # zig reads x86-64-v3 as x86 minus features 64 and v3
             return *known, f"-mcpu={march.replace('-', '_')}"
         arm = platform.machine() in ("arm64", "aarch64")
         return *known, f"-mcpu={march}" if arm and march == "native" else f"-march={march}"
@@ -55,7 +55,7 @@ class Compiler:
 
 
 def find_compiler() -> Compiler:
-    """The one in the environment's CXX; or the first of the usual ones; or zig's, from pip."""
+    """The compiler in the environment variable CXX, or the first that is installed, or zig from pip."""
     asked = os.environ.get("CXX")
     for name in (asked,) if asked else USUAL:
         words = shlex.split(name)
@@ -75,7 +75,7 @@ def _known(command: tuple[str, ...]) -> Compiler:
 
 
 def call(command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    """Run a compiler; one that does not start or never ends is a `BuildError`."""
+    """Run a compiler; BuildError if it does not start or does not end in time."""
     try:
         return subprocess.run(
             command,

@@ -1,13 +1,13 @@
-"""What Python and a kernel must agree on: the kernel tells it of its own types, and it is compared when it is loaded.
+"""Checks, when a kernel is loaded, what Python and the kernel must agree on.
 
-`describe` of a kernel answers in lines, a name and what the kernel has by that name (kernels/contract.h):
+`describe` of a kernel returns lines of a name and its value in the kernel (kernels/contract.h):
 
     version 2                                   measures tvd, marked
     attention softmax, log_n, ...               enumerators in order, with an underscore for a dash
     Training 72                                 the size of a structure
     Training.state 0 8                          offset and size of a field
 
-`parameters` says where a variant's weights lie among the floats of a model, and the engine goes by that:
+`parameters` returns the memory layout of a variant's weights, which the engine uses:
 
     floats 592                                  of a model, padding included
     decay 72 512                                the floats from 72 up to 512 have weight decay
@@ -35,7 +35,7 @@ HYPERPARAMETERS = (
     "max_gradient_norm",
 )
 STEP_COLUMNS = ("lr", "correction1", "correction2", "ema_weight")
-"""Of the table of steps (`optim/schedule.py`)."""
+"""Columns of the step table (`optim/schedule.py`)."""
 KERNEL_SITES = (
     "embedding_out",
     "block_in",
@@ -50,7 +50,7 @@ KNOWN = {
     "norm": ("rms", "layer"),
     "positions": ("rope", "nope", "alibi"),
 }
-"""Parts in the order of their enumerations; no kernel knows all."""
+"""Parts in the order of their enumerators; no kernel supports all of them."""
 
 Offsets = dict[str, NDArray[np.int64]]
 
@@ -60,13 +60,13 @@ class PlacementStruct(Structure):
 
 
 class VariantStruct(Structure):
-    """What a problem's parts are."""
+    """The parts of a variant."""
 
     _fields_ = (("placement", PlacementStruct), *((kind, c_uint8) for kind in KNOWN))
 
 
 class TrainingStruct(Structure):
-    """What every `train` takes first."""
+    """The first argument of every `train`."""
 
     _fields_ = (
         ("state", c_void_p),
@@ -82,7 +82,7 @@ class TrainingStruct(Structure):
 
 
 class Mismatch(Failed):
-    """A kernel is not what the Python that calls it takes it for."""
+    """Python and a kernel do not agree."""
 
 
 def check(
@@ -93,8 +93,8 @@ def check(
     structs: Mapping[str, type[Structure] | np.dtype],
     lanes: int,
 ) -> None:
-    """Mismatch, with both sides, for the first thing that a kernel has otherwise than Python. `structs` are those that
-    this kernel takes besides what all do; of `lanes` models every number is in one vector."""
+    """Mismatch for the first difference between kernel and Python. `structs` are those of this kernel in addition to
+    the common ones; `lanes` is the number of models per vector."""
     expected = {
         "version": str(version),
         "measures": ", ".join(measures),
@@ -117,8 +117,8 @@ def check(
 def layout(
     name: str, library: ctypes.CDLL, variant: VariantStruct, parameters: Mapping[str, Parameter]
 ) -> tuple[Offsets, int]:
-    """The offset of every weight among the floats of a model, in the shape of its tensor, and how many floats there
-    are, as the kernel says; Mismatch unless it has the model's parameters and no others."""
+    """The offset of every weight among the floats of a model, in the shape of its tensor, and the number of floats;
+    Mismatch unless the kernel has exactly the model's parameters."""
     told = _lines(library.parameters(ctypes.byref(variant)))
     floats, (begin, end) = int(told.pop("floats")), map(int, told.pop("decay").split())
     _agree(name, "the parameters of a variant", ", ".join(sorted(told)), ", ".join(sorted(parameters)))
@@ -129,7 +129,7 @@ def layout(
         for size, stride in zip(axes[::2], axes[1::2], strict=True):
             where = where[..., None] + np.arange(size) * stride
         shape = tuple(map(int, declared.shape))
-        refines = set(np.cumprod(shape)) <= set(np.cumprod(where.shape))  # an axis may be told as several
+        refines = set(np.cumprod(shape)) <= set(np.cumprod(where.shape))  # the kernel may split an axis
         if where.size != np.prod(shape) or not refines:
             _agree(name, f"the shape of {parameter}", str(list(where.shape)), str(list(shape)))
         _agree(name, f"weight decay on {parameter}", str(begin <= start < end), str(declared.decays))
@@ -146,7 +146,7 @@ def _agree(kernel: str, what: str, told: str, expected: str) -> None:
 
 
 def _described(name: str, kind: type[Structure] | np.dtype) -> dict[str, str]:
-    """A structure as a kernel describes its own."""
+    """A structure in the format of `describe`."""
     if isinstance(kind, np.dtype):
         assert kind.fields
         fields = {field: (offset, inner.itemsize) for field, (inner, offset, *_) in kind.fields.items()}

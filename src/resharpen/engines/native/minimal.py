@@ -1,7 +1,7 @@
-"""The native engine of the minimal transformer on Set Complement: a lane is a model.
+"""Native engine of the minimal transformer on Set Complement: a SIMD lane is a model.
 
-The sixteen lanes of an ensemble lie side by side in memory: the state is one array [4, W, 16] (theta, m, v, ema), W
-the number of weights of a model. Lanes without a draw repeat the first draw and are dropped on the way out.
+The state is one array [4, W, 16] (theta, m, v, ema), the sixteen models of a group innermost. Lanes without a draw
+repeat the first draw and are dropped from results.
 
 Shapes: R = 16 lanes, W weights, N sequences, L positions, P scored prefixes.
 """
@@ -9,13 +9,13 @@ Shapes: R = 16 lanes, W weights, N sequences, L positions, P scored prefixes.
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_bool, c_int32, c_uint32, c_void_p
+from ctypes import c_int32, c_uint32, c_void_p
 from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.engines.base import Ensemble, Measures, Problem
+from resharpen.engines.base import Measures, Problem
 from resharpen.engines.native.base import (
     LANES,
     Floats,
@@ -41,31 +41,24 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
         march,
         MEASURES,
         lanes=LANES,
-        train=[c_void_p, c_void_p, c_int32, c_int32, c_void_p, c_uint32, c_bool],
+        train=[c_void_p, c_void_p, c_int32, c_int32, c_void_p, c_uint32],
         evaluate=[c_void_p, c_void_p, c_void_p, c_int32, c_void_p, c_void_p, c_void_p, c_void_p],
-        sample=[c_void_p, c_uint32, c_uint32, c_int32, c_int32, c_void_p],
     )
 
 
 class NativeMinimal(NativeEngine):
     kernel = staticmethod(kernel)
     MEASURES, SCORES = MEASURES, (Task.score,)
-    STEPS_AT_ONCE = 2048  # their table of learning rates and so on is half a megabyte
-
-    def __init__(self, problem: Problem, ensemble: Ensemble, merge: bool = True):
-        """`merge` counts equal prefixes once."""
-        super().__init__(problem, ensemble)
-        self._merge = merge
+    STEPS_AT_ONCE = 2048  # the step table is half a megabyte
 
     @staticmethod
     def why_not(problem: Problem, training: bool) -> str:
-        """What it can train it can read, and no more."""
         if not isinstance(problem.task, SetComplement):
-            return f"it knows the minimal transformer on Set Complement, not on {problem.task.name}"
+            return f"it supports the minimal transformer on Set Complement, not on {problem.task.name}"
         if problem.task.v > 32:
-            return f"v = {problem.task.v}: it keeps a set of tokens in 32 bits"
+            return f"v = {problem.task.v}: it supports up to 32 tokens"
         if problem.batch >= 2**16:
-            return f"batch = {problem.batch}: it counts up to 65,535 sequences"
+            return f"batch = {problem.batch}: it supports up to 65,535 sequences"
         return unknown_part(problem, ("softmax", "log-n", "ssmax"))
 
     def _measure(self, weights: Arrays, validation: ValidationSet, report: bool) -> Measures:
@@ -97,21 +90,13 @@ class NativeMinimal(NativeEngine):
         self._train_on(1, n, length, pointer(inputs_NxL), pointer(targets_NxL))
 
     def _train_on(self, n: int, batch: int, length: int, inputs: int | None = None, targets: int | None = None) -> None:
-        self._train(n, inputs, targets, batch, length, pointer(self._key), self.ensemble.group, self._merge)
-
-
-def sample(problem: Problem, group: int, step: int) -> NDArray[np.int32]:
-    """The tokens of a minibatch as the kernel draws them, [N, L + 1]; the last one is only a target."""
-    tokens = np.empty((problem.batch, problem.train_length + 1), np.int32)
-    key = np.array(problem.batch_key, np.uint32)
-    kernel(problem.model).sample(pointer(key), group, step, problem.batch, problem.train_length, pointer(tokens))
-    return tokens
+        self._train(n, inputs, targets, batch, length, pointer(self._key), self.ensemble.group)
 
 
 @lru_cache(maxsize=8)
 def states(validation: ValidationSet, by_size: bool) -> tuple[NDArray[np.int32], NDArray[np.uint32], NDArray[np.int32]]:
-    """Last token and set (as bits) of every scored prefix, sorted by the last token, then if asked for by the size of
-    the set, then by the set; and the place of each, [P]."""
+    """Last token and set (as a bit mask) of every scored prefix, sorted by last token, with `by_size` by size, and by
+    set; and the place of each, [P]."""
     inputs, scored = validation.inputs_NxL, validation.scored_NxL
     set_NxL = np.bitwise_or.accumulate(np.uint32(1) << inputs.astype(np.uint32), axis=1)
     last_P, set_P = inputs[scored], set_NxL[scored]

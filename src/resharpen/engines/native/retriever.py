@@ -1,9 +1,8 @@
-"""The native engine of Maximum Retrieval: the same state and results as the torch engine, within rounding.
+"""Native engine of the retriever on Maximum Retrieval.
 
-The models of an ensemble lie one after the other: the state is one array [M, 4, W] (theta, m, v, ema), W the
-number of weights of a model, those with weight decay first and each tensor padded to whole vectors of 16.
+The state is one array [M, 4, W] (theta, m, v, ema); of the W weights of a model those with weight decay come first.
 
-Shapes: M models, W weights, N sequences, L positions, P scored sequences.
+Shapes: M models, W weights with padding, N sequences, L positions, P scored sequences.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from resharpen.tasks import Batch, Items, MaxRetrieval
 from resharpen.tasks.max_retrieval import RetrievalSet
 
 ITEMS_AT_ONCE = 2**18
-"""Bound on the items of a validation set that are in memory at a time."""
+"""Maximum number of items of a validation set in memory at a time."""
 TRAINED_WITH = ("softmax", "log-n", "ssmax")
 MEASURES = ("accuracy", "entropy", "largest_weight")
 ITEM = np.dtype([("priority", np.float32), ("kind", np.int32)])
@@ -45,30 +44,29 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
             *(c_void_p, c_int32, c_void_p, c_void_p, c_int32, c_void_p, c_void_p, c_void_p, c_int64),
             *pointers[:3],
         ],
-        sample=[c_void_p, c_uint32, c_uint32, c_int32, c_int32, *pointers],
     )
 
 
 class NativeRetriever(NativeEngine):
     kernel = staticmethod(kernel)
     MEASURES, SCORES = MEASURES, (MaxRetrieval.score,)
-    STEPS_AT_ONCE = 64  # a model takes them all before the next one does, so that its weights stay in the cache
+    STEPS_AT_ONCE = 64  # one model after another trains all of them, so that its weights stay in the cache
 
     @staticmethod
     def why_not(problem: Problem, training: bool) -> str:
         task, model = problem.task, problem.model
         if not isinstance(task, MaxRetrieval) or not isinstance(model, Retriever):
-            return f"it knows the retriever on Maximum Retrieval, not on {task.name}"
+            return f"it supports the retriever on Maximum Retrieval, not on {task.name}"
         if model.hidden % LANES:
-            return f"hidden = {model.hidden}: it takes multiples of {LANES}"
+            return f"hidden = {model.hidden}: it supports multiples of {LANES}"
         if task.classes > LANES:
-            return f"classes = {task.classes}: it takes up to {LANES}"
+            return f"classes = {task.classes}: it supports up to {LANES}"
         attentions = TRAINED_WITH if training else KNOWN["attention"]
         return unknown_part(problem, attentions, sites=("block_in", "block_out"))
 
     def _measure(self, weights: Arrays, validation: RetrievalSet, report: bool) -> Measures:
-        """1 for a right and 0 for a wrong answer to every sequence, nan without finite logits; for a report also
-        entropy in nats and largest weight of the attention; [M, P] each."""
+        """Accuracy per sequence (1 or 0, nan without finite logits); for a report also entropy in nats and largest
+        weight of the attention; [M, P] each."""
         wanted = MEASURES if report else MEASURES[:1]
         theta_MxW, n_sequences = self._packed(weights), len(validation.length_P)
         out = {name: np.empty((self._n_models, n_sequences), np.float32) for name in wanted}
@@ -106,19 +104,8 @@ class NativeRetriever(NativeEngine):
         self._train(n, *arrays, batch, length, pointer(self._key), self.ensemble.group)
 
 
-def sample(problem: Problem, group: int, step: int) -> tuple[NDArray, ...]:
-    """A minibatch as the kernel draws it: priorities and classes [N, L], lengths and labels [N]."""
-    n, length = problem.batch, problem.train_length
-    priority, kinds = np.zeros((n, length), np.float32), np.zeros((n, length), np.int32)
-    lengths, labels = np.zeros(n, np.int32), np.zeros(n, np.int32)
-    key = np.array(problem.batch_key, np.uint32)
-    arrays = map(pointer, (priority, kinds, lengths, labels))
-    kernel(problem.model).sample(pointer(key), group, step, n, length, *arrays)
-    return priority, kinds, lengths, labels
-
-
 def ragged(given: Items, label_N: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray, NDArray[np.int32]]:
-    """Where each sequence begins, [N + 1], its real items one after the other, and the labels."""
+    """Offset of each sequence, [N + 1], the concatenated real items, and the labels."""
     real_NxL = np.arange(given.kind.shape[1]) < given.length[:, None]
     items = np.empty(int(given.length.sum()), ITEM)
     items["priority"], items["kind"] = given.priority[real_NxL], given.kind[real_NxL]
@@ -127,7 +114,7 @@ def ragged(given: Items, label_N: NDArray[np.int64]) -> tuple[NDArray[np.int32],
 
 
 def check_items(items: Items, label_N: NDArray, classes: int) -> None:
-    """The kernel indexes tables with what it is given, and interpolates between priorities 0 and 1."""
+    """ValueError for input that the kernel, which does not check, could not index or interpolate."""
     class_NxL, length_N = items.kind, np.asarray(items.length)
     real_NxL = np.arange(class_NxL.shape[1]) < length_N[:, None]
     if not (np.all(length_N >= 1) and np.all(length_N <= class_NxL.shape[1])):

@@ -1,8 +1,8 @@
-"""The native engine of the transformer: one model at a time, sequences at their true lengths.
+"""Native engine of the transformer: one model at a time, sequences at their true lengths.
 
-The kernel pads every width to whole vectors of sixteen and keeps q, k, v in one matrix.
+The kernel pads every width to a multiple of sixteen and stores q, k, v in one matrix.
 
-Shapes: M models, W weights of a model, X of them with padding, N sequences, L positions, P scored prefixes, S steps.
+Shapes: M models, X floats per model with padding, N sequences, L positions, P scored prefixes, S steps.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.engines.base import Ensemble, Measures, Problem
+from resharpen.engines.base import Ensemble, Measures, Problem, lengths
 from resharpen.engines.native.base import Floats, NativeEngine, load_kernel, pointer, unknown_part
 from resharpen.engines.native.contract import KERNEL_SITES
-from resharpen.engines.torch.pieces import lengths
 from resharpen.errors import UserError
 from resharpen.models import Model, Transformer
 from resharpen.state import Arrays
@@ -26,7 +25,7 @@ from resharpen.tasks import Batch, Examples, Language, Task
 from resharpen.tasks.automaton import Automaton
 
 SCORED_AT_ONCE = 2**21
-"""Bound on positions x tokens in one evaluation call."""
+"""Maximum of positions times vocabulary in one evaluation call."""
 TRAINED_WITH = ("softmax", "log-n", "ssmax")
 MEASURES = ("tvd", "marked")
 
@@ -64,7 +63,7 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
 class NativeTransformer(NativeEngine):
     kernel = staticmethod(kernel)
     MEASURES, SCORES = MEASURES, (Task.score, Language.score)
-    STEPS_AT_ONCE = 16  # their minibatches are drawn before the models train on them, one model after another
+    STEPS_AT_ONCE = 16  # minibatches of all steps are drawn first; then each model trains on all of them
 
     def __init__(self, problem: Problem, ensemble: Ensemble):
         super().__init__(problem, ensemble)
@@ -75,7 +74,7 @@ class NativeTransformer(NativeEngine):
         return unknown_part(problem, TRAINED_WITH, ("rope", "nope", "alibi"), ("rms", "layer"), KERNEL_SITES)
 
     def _measure(self, weights: Arrays, validation: Any, report: bool) -> Measures:
-        """TVD, and the logit of the marked token if there is one; nan, at no cost, for nan weights."""
+        """TVD, and the logit of the marked token if there is one; nan for nan weights, without computing."""
         theta_MxX = self._packed(weights)
         pieces = [
             self._scores(theta_MxX, self.problem.task.examples(piece), report)
@@ -115,9 +114,9 @@ class NativeTransformer(NativeEngine):
         longest = int(length_N.max(initial=1))
         self._check_tokens(tokens)
         p_star = np.ascontiguousarray(truth["p_star"], np.float32)
-        if p_star.shape != (expected := (int(scored.sum()), self._model.vocabulary)):  # the kernel reads so many
+        if p_star.shape != (expected := (int(scored.sum()), self._model.vocabulary)):  # read without a bound
             raise UserError(f"p_star of the scored places has the shape {list(p_star.shape)}, not {list(expected)}")
-        marked = int(truth["marked"][0]) if len(truth.get("marked", ())) else -1  # one token for all of a set
+        marked = int(truth["marked"][0]) if len(truth.get("marked", ())) else -1  # the same for all examples
         shape = (len(theta_MxX), len(p_star))
         out = {name: np.full(shape, np.nan, np.float32) for name in MEASURES[: 1 + (marked >= 0)]}
         arrays = (*self._rotation(longest), tokens, length_N.astype(np.int32), scored)
@@ -163,7 +162,7 @@ class NativeTransformer(NativeEngine):
 
 
 class Sampler:
-    """Draws the minibatches of an automaton in the kernel, the same bits as `Language.batch`."""
+    """Draws minibatches of an automaton in the kernel: the same bits as `Language.batch`."""
 
     def __init__(self, library: ctypes.CDLL, automaton: Automaton):
         self._sample = library.sample
@@ -176,7 +175,7 @@ class Sampler:
     def __call__(
         self, problem: Problem, group: int, first: int, n: int
     ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-        """Inputs and targets of steps first .. first+n-1, one sequence after another, and the lengths [S, N]."""
+        """Concatenated inputs and targets of the steps first .. first+n-1, and the lengths [S, N]."""
         room = n * problem.batch * problem.train_length
         inputs, targets = np.empty(room, np.int32), np.empty(room, np.int32)
         lengths_SxN = np.empty((n, problem.batch), np.int32)
@@ -191,7 +190,7 @@ class Sampler:
 
 
 def ragged(batch: Batch) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """A padded minibatch (inputs, targets, real) as the kernel takes it; padding is at the end of a row."""
+    """A padded minibatch (inputs, targets, real) without its padding, which is at the end of each row."""
     inputs_NxL, targets_NxL, real_NxL = batch
     length_N = real_NxL.sum(1)
     if (real_NxL != (np.arange(real_NxL.shape[1]) < length_N[:, None])).any():

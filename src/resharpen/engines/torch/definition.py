@@ -26,10 +26,12 @@ from torch import Tensor
 
 from resharpen.engines.base import Arrays, Batches, Ensemble, Measures, Problem, initial_state
 from resharpen.errors import UserError
+from resharpen.models.adapter import ModuleModel, Modules
 from resharpen.models.layers import Values
 from resharpen.models.loss import total_nll
 from resharpen.optim.clipping import clip_factor, gradient_norm
 from resharpen.optim.schedule import step_table
+from resharpen.parts.parameter import Parameter
 from resharpen.tasks import Batch
 
 Named = dict[str, Tensor]
@@ -42,7 +44,16 @@ class Definition:
         self._dtype, self._device = getattr(torch, dtype), torch_device(problem.device)
         self._hyper_M = {name: self._tensor(x_M) for name, x_M in ensemble.hyperparameters.items()}
         self._parameters = problem.model.parameters(problem.parts)
+        self._modules = self._own_modules()
         self.load(initial_state(problem, ensemble))
+
+    def _own_modules(self) -> Modules | None:
+        """The user's own modules, one per model: they have no model axis."""
+        problem = self.problem
+        if not isinstance(problem.model, ModuleModel):
+            return None
+        draw_M = self.ensemble.draw_M
+        return Modules(problem.model, problem.seed, problem.setting, draw_M, self._device, self._dtype)
 
     @property
     def step(self) -> int:
@@ -90,11 +101,17 @@ class Definition:
         """The loss of every model, [M], and its gradient."""
         inputs, targets, mask = self._tensors(batch)
         theta = {name: x.detach().requires_grad_() for name, x in self._state["theta"].items()}
-        logits = self.problem.model.logits(theta, inputs, self.problem.parts, self._hyper_M)
+        logits = self._logits(theta, inputs, self._step)
         loss_M = total_nll(logits, targets, mask) / mask.sum()
         # The models share no parameter, so the gradient of the sum of losses is each model's own.
         g = torch.autograd.grad(loss_M.sum(), list(theta.values()), materialize_grads=True)
         return loss_M.detach(), dict(zip(theta, g, strict=True))
+
+    def _logits(self, theta: Named, inputs: Any, step: int | None = None) -> Tensor:
+        """Logits of every model, of a training step or, without one, as they are evaluated."""
+        if self._modules is not None:
+            return self._modules.logits(theta, inputs, step)
+        return self.problem.model.logits(theta, inputs, self.problem.parts, self._hyper_M)
 
     @torch.no_grad()
     def _update(self, loss_M: Tensor, g: Named, row_M: Mapping[str, Tensor]) -> None:
@@ -126,9 +143,10 @@ class Definition:
             p: Any = Values({key: along(x_M, g[name]) for key, x_M in numbers_M.items()})
             p.t, p.inner = self._step + 1, parameter.inner
             p.decay = p.weight_decay if parameter.decays else 0.0
-            of_this = {kept: tensors[name] for kept, tensors in state.items()}
-            for kept, x in optimizer.updated(theta[name], g[name], of_this, p).items():
-                new[kept][name] = x
+            of_this = {kept: turned(tensors[name], parameter) for kept, tensors in state.items()}
+            moved = optimizer.updated(turned(theta[name], parameter), turned(g[name], parameter), of_this, p)
+            for kept, x in moved.items():
+                new[kept][name] = turned(x, parameter)
         return new
 
     # ---- measuring ---------------------------------------------------------------------------------------------------
@@ -141,7 +159,7 @@ class Definition:
         examples = task.examples(validation)
         inputs, scored = self._tensors(examples.inputs), self._tensors(examples.scored)
         truth = {name: self._tensors(x) for name, x in examples.truth.items()}
-        logits_MxPxV = model.logits(theta, inputs, parts, self._hyper_M)[:, scored]
+        logits_MxPxV = self._logits(theta, inputs)[:, scored]
         found = task.score(logits_MxPxV, truth)
         if report or task.metric not in found:
             found |= task.further_scores(logits_MxPxV, truth)
@@ -165,6 +183,11 @@ class Definition:
 def along(x_M: Tensor, tensor: Tensor) -> Tensor:
     """One number per model, shaped to broadcast against [M, ...]."""
     return x_M.view(-1, *(1,) * (tensor.ndim - 1))
+
+
+def turned(x: Tensor, parameter: Parameter) -> Tensor:
+    """A matrix that is [out, in] as [in, out], which optimizers get, and back."""
+    return x.mT if parameter.out_first else x
 
 
 def torch_device(name: str) -> torch.device:

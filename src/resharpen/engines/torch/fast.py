@@ -26,6 +26,7 @@ from resharpen.engines.base import Arrays, Ensemble, Measures, Problem
 from resharpen.engines.torch.definition import Definition, Named
 from resharpen.engines.torch.pieces import POSITIONS_AT_ONCE, pieces
 from resharpen.engines.torch.sets import MOST_BITS, merged
+from resharpen.models.adapter import Modules
 from resharpen.models.layers import Values
 from resharpen.models.loss import counted_nll, total_nll
 from resharpen.models.sets import are_enough
@@ -102,6 +103,8 @@ class TorchEngine(Definition):
     # ---- blocks of models, pieces of a minibatch ---------------------------------------------------------------------
 
     def gradients(self, batch: Batch) -> tuple[Tensor, Named]:
+        if self._modules is not None:
+            return self._gradients_of(self._modules, batch)
         count, M = int(batch.mask.sum()), len(self._diverged_at_M)
         work = [self._tensors(piece) for piece in self._pieces(batch)]
         models = self._models_at_once(M, work)
@@ -117,6 +120,24 @@ class TorchEngine(Definition):
             losses.append(total)
             gradients.append(g_MxW)
         return torch.cat(losses), {FLAT: torch.cat(gradients)}
+
+    def _gradients_of(self, modules: Modules, batch: Batch) -> tuple[Tensor, Named]:
+        """The same for the user's own modules, one after another: only one has activations at a time."""
+        inputs, targets, mask = self._tensors(batch)
+        theta, losses, gradients = self._by_name("theta"), [], []
+        for i, diverged in enumerate((self._diverged_at_M >= 0).tolist()):
+            if diverged:  # it stays as it is, whatever its gradient
+                losses.append(self._hyper_M["weight_decay"].new_full((1,), math.nan))
+                gradients.append(torch.zeros_like(self._state["theta"][FLAT][i]))
+                continue
+            # copied: the alignment of memory, which may decide how a sum is rounded, does not depend on the model
+            of_this = {name: x[i].clone().requires_grad_() for name, x in theta.items()}
+            logits = modules.logits_of(i, of_this, inputs, self._step)
+            loss_1 = total_nll(logits[None], targets, mask) / mask.sum()
+            g = torch.autograd.grad(loss_1.sum(), list(of_this.values()), materialize_grads=True)
+            losses.append(loss_1.detach())
+            gradients.append(torch.cat([x.flatten() for x in g]))
+        return torch.cat(losses), {FLAT: torch.stack(gradients)}
 
     def _pieces(self, batch: Batch) -> Iterable[Any]:
         return [merged(batch, self.problem.task.vocabulary)] if self._reads_sets else pieces(batch)

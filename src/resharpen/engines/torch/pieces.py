@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from resharpen.engines.base import lengths
 from resharpen.tasks import Batch
 
 PER_PIECE, PER_PAIR = 60.0, 0.004
@@ -36,10 +37,6 @@ def pieces(batch: Batch) -> Iterator[Batch]:
             if longest:
                 yield Batch(batch.inputs[chosen, :longest], batch.targets[chosen, :longest], mask[chosen, :longest])
         begin = end
-
-
-def lengths(mask_NxL: NDArray[np.bool_]) -> NDArray[np.int64]:
-    return np.where(mask_NxL.any(1), mask_NxL.shape[1] - mask_NxL[:, ::-1].argmax(1), 0)
 
 
 def cuts(length_N: NDArray[np.int64]) -> list[int]:

@@ -1,12 +1,16 @@
-"""What headers, manifests and states must have: a right checksum says that nothing changed by accident, not that it
-makes sense. Tables are checked in `reading.py`."""
+"""Headers (`run.json`, `reference.json`), and what headers, manifests and saved states must contain.
+
+A header has a checksum, so that an accidental change is noticed. Whoever can write a header can also write its
+checksum: contents are checked as well, here; tables in `reading.py`; what a foreign header may execute in `own.stored`
+and `Run`.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,107 +18,94 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.errors import CONTROL
+from resharpen.errors import CONTROL, UserError
+from resharpen.experiments.keeping import files
 
+CHECKSUM = "checksum"
+SHA256 = "[0-9a-f]{64}"
 
-@dataclass(frozen=True)
-class Field:
-    """What a file of ours says under a name."""
-
-    kind: type
-    needed: bool = True
-    """What is not is shown as "not recorded" where it is missing: older versions did not write it."""
-
-
-HEADER = {
-    "format": Field(int),
-    "command": Field(str),
-    "spec": Field(dict),
-    "drawn": Field(dict),
-    "extents": Field(list),
-    "code": Field(list),
-    "rounding": Field(dict),
-    "provenance": Field(dict),
+Fields = Mapping[Any, Iterable[str]]
+"""Type -> fields of that type. None is allowed for fields that older versions did not write; they are shown as "not
+recorded"."""
+_HEADER = {
+    int: ["format"],
+    str: ["command"],
+    dict: ["spec", "drawn", "rounding", "provenance"],
+    list: ["extents", "code"],
 }
-"""Of run.json."""
-REFERENCE_HEADER = {"spec": Field(dict), "drawn": Field(dict), "made": Field(list), "sha256": Field(dict)}
-"""Of reference.json."""
-MADE = {"command": Field(str), "provenance": Field(dict), "built": Field(dict)}
-"""What reference.json says of each run that it was made of."""
-PROVENANCE = {
-    "started": Field(str),
-    "cpu": Field(str),
-    "versions": Field(dict, needed=False),
-    "git": Field(str, needed=False),
-    "platform": Field(str, needed=False),
-    "cores": Field(int, needed=False),
-}
-MANIFEST = {
-    "format": Field(int),
-    "shard": Field(str),
-    "identity": Field(str),
-    "bytes": Field(dict),
-    "sha256": Field(dict),
-    "engine": Field(str, needed=False),
-    "built": Field(str, needed=False),
-    "seconds": Field(float, needed=False),
+_PROVENANCE = {
+    str: ["started", "cpu"],
+    str | None: ["git", "platform"],
+    int | None: ["cores"],
+    dict | None: ["versions"],
 }
 
 
-def check_fields(data: Any, fields: Mapping[str, Field], where: str = "") -> None:
-    """ValueError for what is not a table with these fields. Others may be there, and null is as good as nothing."""
+def write_header(path: Path, header: Mapping[str, Any]) -> None:
+    files.write_json(path, {**header, CHECKSUM: checksum(header)})
+
+
+def read_header(path: Path, check: Callable[[Any], None], instead: str) -> dict[str, Any]:
+    """A header whose checksum fits and for which `check` raises no ValueError; FileNotFoundError if there is none.
+    `instead` tells the user what to do if the original is lost."""
+    try:
+        header = json.loads(path.read_bytes())
+        check(header)
+        if header.get(CHECKSUM) != checksum(header):
+            what = "was changed after it was written" if CHECKSUM in header else "has no checksum"
+            raise UserError(f"{path} {what}: restore it as it was, or {instead}; nothing was deleted")
+        return header
+    except (FileNotFoundError, UserError):
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+
+
+def checksum(header: Mapping[str, Any]) -> str:
+    """Hash of everything else in a header, independent of indentation and order."""
+    rest = {name: value for name, value in header.items() if name != CHECKSUM}
+    return files.sha256(json.dumps(rest, sort_keys=True).encode())
+
+
+def check_fields(data: Any, fields: Fields, where: str = "") -> None:
+    """ValueError unless `data` is a table with these fields; further fields are allowed."""
     if not isinstance(data, dict):
         raise ValueError(f"{where or 'it'} is not a table")
-    for name, field in fields.items():
+    for kind, name in ((kind, name) for kind, names in fields.items() for name in names):
         value, named = data.get(name), f"{where}.{name}" if where else name
-        if value is None and not field.needed:
-            continue
-        kinds = int | float if field.kind is float else field.kind
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            raise ValueError(f"'{named}' is missing or of the wrong type")
-        if isinstance(value, str) and CONTROL.search(value):
-            raise ValueError(f"'{named}' has control characters")
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ValueError(f"{named!r} is missing or of the wrong type")
+        if CONTROL.search(name) or (isinstance(value, str) and CONTROL.search(value)):
+            raise ValueError(f"{named!r} has control characters")
         if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"'{named}' is not a number")
-
-
-def check_texts(data: Mapping[Any, Any], where: str, may_be_null: bool = False) -> None:
-    """ValueError unless all values are plain text."""
-    for name, value in data.items():
-        text = value is None and may_be_null
-        if CONTROL.search(name) or not (text or (isinstance(value, str) and not CONTROL.search(value))):
-            raise ValueError(f"'{where}' is not a table of texts")
+            raise ValueError(f"{named!r} is not a number")
 
 
 def check_header(header: Any) -> None:
-    """ValueError for a run.json that was not written by us; the spec in it is checked by who reads it."""
-    check_fields(header, HEADER)
+    """ValueError for a run.json that this package did not write; the spec in it is checked when it is parsed."""
+    check_fields(header, _HEADER)
+    extents, models = header["extents"], header["spec"].get("models")
+    bounds = [0, *extents, models if isinstance(models, int) else math.inf]
+    if extents and not (all(type(x) is int for x in extents) and all(a < b for a, b in pairwise(bounds))):
+        raise ValueError(f"'extents' = {extents}: not whole numbers that increase from 1 to less than {models} models")
     for entry in header["code"]:
         texts = isinstance(entry, dict) and all(isinstance(entry.get(key), str) for key in ("path", "sha256"))
-        if not texts or not re.fullmatch("[0-9a-f]{64}", entry["sha256"]) or "\0" in entry["path"]:
+        if not texts or not re.fullmatch(SHA256, entry["sha256"]) or "\0" in entry["path"]:
             raise ValueError("'code' is not a list of files and hashes")
-        if not Path(entry["path"]).is_absolute():  # of whatever lies where the reader happens to be
+        if not Path(entry["path"]).is_absolute():  # it would depend on the working directory
             raise ValueError("'code' has a relative path")
-    check_texts(header["rounding"], "rounding")
+    check_fields(header["rounding"], {str: header["rounding"]}, "rounding")
     check_provenance(header["provenance"])
 
 
 def check_provenance(facts: Any) -> None:
-    """ValueError unless it says what is shown of it, in plain text."""
-    check_fields(facts, PROVENANCE, "provenance")
-    check_texts(facts.get("versions") or {}, "provenance.versions")
-
-
-def check_extents(extents: Sequence[Any], models: int) -> None:
-    """The numbers of models that a run had before it grew."""
-    if not all(isinstance(x, int) and not isinstance(x, bool) for x in extents):
-        raise ValueError(f"'extents' = {extents}: not whole numbers")
-    if not all(a < b for a, b in pairwise([0, *extents, models])):
-        raise ValueError(f"'extents' = {extents}: not increasing from 1 to less than {models} models")
+    check_fields(facts, _PROVENANCE, "provenance")
+    versions = facts.get("versions") or {}
+    check_fields(versions, {str: versions}, "provenance.versions")
 
 
 def check_arrays(arrays: Mapping[str, NDArray], like: Mapping[str, NDArray]) -> None:
-    """ValueError unless names, types and shapes are those."""
+    """ValueError unless names, types and shapes are those of `like`."""
     if set(arrays) != set(like):
         raise ValueError(f"it has other arrays ({', '.join(sorted(set(arrays) ^ set(like))[:3])})")
     for name, array in like.items():
@@ -124,8 +115,7 @@ def check_arrays(arrays: Mapping[str, NDArray], like: Mapping[str, NDArray]) -> 
 
 
 def check_state(state: Mapping[str, NDArray], steps: int) -> None:
-    """ValueError for an engine's state that no training leads to: only a diverged model has weights that are no
-    numbers."""
+    """ValueError for an engine's state that training cannot produce; weights of a diverged model may be nan."""
     step, diverged_at_M = int(state["step"][0]), state["diverged_at"]
     if not 0 <= step <= steps:
         raise ValueError(f"step {step} of {steps}")
@@ -133,9 +123,11 @@ def check_state(state: Mapping[str, NDArray], steps: int) -> None:
         raise ValueError(f"models that diverged at {sorted(set(diverged_at_M.tolist()))}, before step {step}")
     if not np.isfinite(state["loss"]).all():
         raise ValueError("losses that are not finite")
-    for name, array in state.items():
-        alive = (
-            array if name.startswith("theta_0.") else array[diverged_at_M < 0] if name.startswith("theta.") else None
-        )
-        if alive is not None and not np.isfinite(alive).all():
+    alive = {
+        name: array if name.startswith("theta_0.") else array[diverged_at_M < 0]
+        for name, array in state.items()
+        if name.startswith(("theta_0.", "theta."))
+    }
+    for name, array in alive.items():
+        if not np.isfinite(array).all():
             raise ValueError(f"{name} is not finite in a model that has not diverged")

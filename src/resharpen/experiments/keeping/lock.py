@@ -1,8 +1,7 @@
-"""Locks between processes: the run's own, while it is created or extended, and a lease on each shard that is trained.
+"""Locks between processes: one while a run is created or extended, and a lease on each shard while it is trained.
 
-The system gives a lock back when its holder ends, however it ends, so a killed process never leaves one behind. A file
-is opened without following links and without changing what it holds. On a network the file system has to support locks
-(NFS 4, Lustre mounted with `flock`, GPFS, BeeGFS with user locks); see docs/reliability.md.
+The system releases a lock when its holder ends, even if it is killed. Lock files are opened without following links and
+are never written to. A network file system has to support locks; see docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from pathlib import Path
 from resharpen.errors import Failed, UserError
 
 PATIENCE = 60.0
-"""Seconds to wait for somebody who is creating or extending a run, which takes well under one."""
+"""Seconds to wait for a process that creates or extends a run, which takes less than one."""
 
 
 @contextlib.contextmanager
 def waiting(path: Path) -> Iterator[None]:
-    """Hold the lock, waiting for whoever has it."""
+    """Hold the lock, waiting until it is free."""
     deadline = time.monotonic() + PATIENCE
     while True:
         with if_free(path) as held:
@@ -36,19 +35,19 @@ def waiting(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def if_free(path: Path) -> Iterator[bool]:
-    """Hold the lock if nobody else does, and say so."""
+    """Hold the lock if it is free; yields whether it is held."""
     descriptor = _open(path)
     try:
-        if not (held := _lock(descriptor)):  # somebody may be asking just now whether it is held
+        if not (held := _lock(descriptor)):  # `is_held` of another process may have it for a moment
             time.sleep(0.05)
             held = _lock(descriptor)
         yield held
     finally:
-        os.close(descriptor)  # gives the lock back, too
+        os.close(descriptor)  # releases the lock
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody has the lock; asking makes no file."""
+    """Whether some process has the lock; creates no file."""
     if not path.exists():
         return False
     with if_free(path) as free:

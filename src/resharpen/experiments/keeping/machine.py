@@ -1,4 +1,4 @@
-"""What machine and what versions this is."""
+"""The machine and the versions of libraries."""
 
 from __future__ import annotations
 
@@ -18,34 +18,33 @@ def versions() -> dict[str, str]:
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu() -> str:
-    fields = _cpuinfo()
-    return fields.get("model name") or platform.processor() or platform.machine()
+    return _cpuinfo().get("model name") or platform.processor() or platform.machine()
 
 
 def cpu_features() -> list[str]:
-    """The vector instruction sets that matter here, in ascending order."""
+    """Vector instruction sets that the kernels can use, in ascending order."""
     fields = _cpuinfo()
     flags = set((fields.get("flags") or fields.get("Features") or "").split())
     return [name for name in ("asimd", "avx", "avx2", "fma", "bmi2", "avx512f", "avx512vl") if name in flags]
 
 
 def git_revision() -> str | None:
-    """The revision of the source that runs, where it is a checkout; `+` marks uncommitted changes."""
-    here = Path(__file__).parent
+    """The git revision of this package if it is a checkout; `+` marks uncommitted changes."""
+
+    def git(*args: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *args]
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+
     try:
-        git = ["git", "-C", str(here)]
-        # An installed copy may lie inside somebody else's checkout: ask whether this very file is tracked.
-        subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, timeout=5, check=True)
-        revision = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True)
-        changed = subprocess.run([*git, "status", "--porcelain", "--", "."], capture_output=True, text=True, timeout=5)
+        git("ls-files", "--error-unmatch", __file__)  # an installed copy may lie inside another checkout
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
         return None
-    return revision.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
 def provenance() -> dict[str, Any]:

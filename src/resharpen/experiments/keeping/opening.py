@@ -1,4 +1,4 @@
-"""What can be looked at: a run, or a reference, which is what is kept of one."""
+"""Runs and references, which commands and analysis read alike."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from resharpen.experiments.keeping.store import REFERENCE, Run
 from resharpen.paths import absolute
 
 RunOrReference = Run | Reference
-"""Both have an `experiment`, the tables `models` and `lengths`, and a `command` that trains more."""
+"""Both have an `experiment`, the tables `models` and `lengths`, and the `command` that trains more models."""
 
 
 def open_run_or_reference(directory: str | Path, trust_code: bool = False) -> RunOrReference:
-    """Of a run directory, of the directory of a reference, or of a reference that the package has, by its name."""
+    """A run directory, the directory of a reference, or the name of a reference in the package."""
     directory = Path(directory)
     if not absolute(directory).exists() and str(directory) in references():
         return find_reference(str(directory))
     found = Reference(directory) if absolute(directory / REFERENCE).exists() else Run(directory, trust_code)
-    found.experiment  # noqa: B018  so that a directory that is neither says so here
+    found.experiment  # noqa: B018  raises here for any other directory
     return found

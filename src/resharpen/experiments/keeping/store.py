@@ -1,16 +1,16 @@
-"""A run directory: what is in it, how it is written, how it is read.
+"""A run directory: its files, how they are written and read.
 
 run.json                                the resolved spec, versions, machine, the command that resumes it, a checksum
-README.md                               the same for a person
-code/HASH-FILE.py                       copies of the user's own code, to read
+README.md                               the same for people
+code/HASH-FILE.py                       copies of user code, to read
 shards/SETTING/VARIANT/FIRST-LAST/
-    state.safetensors                   an unfinished shard: everything needed to go on, bit for bit
-    models, curves, lengths .parquet    a finished shard: its rows of the three tables
+    state.safetensors                   of an unfinished shard: everything needed to resume bit for bit
+    models, curves, lengths .parquet    of a finished shard: its rows of the three tables
     weights.safetensors                 the kept weights, WEIGHTS.SELECTION.NAME [M, ...]
-    manifest.json                       written last, with the hashes of the others: now the shard is done
-    .lease                              held by the process that trains the shard; gone when it is done
-.lock                                   held for a moment by whoever creates or extends the run
-.shared                                 while Ray trains it: a word by which its tasks know this directory
+    manifest.json                       hashes of the other files, written last: the shard is finished
+    .lease                              held by the process that trains the shard; deleted when it is finished
+.lock                                   held briefly while the run is created or extended
+.shared                                 while Ray trains it: a token by which tasks recognize this directory
 """
 
 from __future__ import annotations
@@ -33,15 +33,13 @@ from resharpen import own
 from resharpen.engines.choose import rounding
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping import files, lock
-from resharpen.experiments.keeping.checks import check_extents, check_header
-from resharpen.experiments.keeping.header import read_header, write_header
+from resharpen.experiments.keeping.checks import check_arrays, check_header, read_header, write_header
 from resharpen.experiments.keeping.machine import provenance
 from resharpen.experiments.keeping.reading import Reader
 from resharpen.experiments.keeping.shard import FORMAT, WEIGHTS_FILE, Damaged, Foreign, ShardFiles
-from resharpen.experiments.specs.identity import identities
 from resharpen.experiments.specs.schema import SLOTS, TABLES, described
 from resharpen.experiments.specs.spec import Experiment, Shard
-from resharpen.experiments.specs.toml import differences, from_stored, search_data, to_data
+from resharpen.experiments.specs.toml import differences, from_stored, identities, search_data, to_data
 from resharpen.paths import absolute
 
 if TYPE_CHECKING:
@@ -51,23 +49,26 @@ HEADER, REFERENCE, LOCK = "run.json", "reference.json", ".lock"
 
 
 def quoted(path: Path) -> str:
-    """A path as a shell and `resharpen` take it."""
+    """A path quoted for the shell, and not to be taken for an option."""
     return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory that exists.
+    """An existing run directory.
 
-    The user's own code is executed from the file that it came from, if that is still the same and lies in no run;
-    from a run directory only if the reader trusts it.
+    User code is executed from the file that it came from, if that is unchanged and lies in no run directory; copies in
+    a run directory are executed only with `trust_code`.
     """
 
     directory: Path
     """As it was given, for messages."""
     trust_code: bool = False
     root: Path = field(init=False, repr=False, compare=False)
-    """Where it is, wherever the working directory goes."""
+    """The absolute path, which does not depend on the working directory."""
+    _tables: dict[str, pl.DataFrame] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _weights: dict[Any, dict[str, NDArray]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """(setting, variant, models) -> arrays of the types and shapes that weights must have."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", absolute(self.directory))
@@ -90,37 +91,30 @@ class Run:
     def experiment(self) -> Experiment:
         for entry in self._header["code"]:
             self._admit(Path(entry["path"]), entry["sha256"])
-        try:
-            experiment = from_stored(self._header["spec"])
-            check_extents(self._header["extents"], experiment.models)
-        except own.OwnCodeError:
-            raise
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{self.directory / HEADER} is damaged: {error}") from error
-        return experiment
+        return from_stored(self._header["spec"], self.directory / HEADER)
 
     def _admit(self, path: Path, sha256: str) -> None:
-        """Let code in that this process has let in already, because its user named the file; else the file that the
-        header names, if whoever wrote the header cannot have brought it along; else what the reader trusts."""
+        """Admit user code: what this process has admitted already, because the user named the file; else the file that
+        the header names, unless it may have come with the header; else, with `trust_code`, the copy in the run."""
         if own.is_admitted(sha256):
             return
-        kept, brought = code_copy(self.root, path, sha256), _may_be_brought_along(path)
-        for candidate in (path, kept) if self.trust_code else () if brought else (path,):
+        kept, foreign = code_copy(self.root, path, sha256), _may_be_foreign(path)
+        for candidate in (path, kept) if self.trust_code else () if foreign else (path,):
             if candidate.is_file() and own.sha256_of(candidate) == sha256:
                 own.admit(candidate)
                 return
-        if brought and not self.trust_code:
+        if foreign and not self.trust_code:
             raise UserError(f"{path} lies in a run directory or behind a link: it is executed with --trust-code only")
-        what = "has changed since this run began" if path.is_file() else "is not there any more"
-        raise UserError(f"{path} {what}: put it back as it was, or let the copy {kept} be executed with --trust-code")
+        what = "has changed since this run began" if path.is_file() else "no longer exists"
+        raise UserError(f"{path} {what}: restore it, or execute the copy {kept} with --trust-code")
 
     @property
     def command(self) -> str:
-        """What continues this run."""
+        """The command that continues this run."""
         return f"resharpen run {quoted(self.directory)}"
 
     def _repr_html_(self) -> str:
-        """In a notebook: what it is, how far it is, what continues it."""
+        """In a notebook: settings, progress and the command that continues the run."""
         experiment, shards = self.experiment, self.shards()
         rows = {
             "run": str(self.directory),
@@ -138,7 +132,7 @@ class Run:
         return self._header["provenance"]
 
     def rounding(self, shard: Shard) -> str:
-        """How the numbers of a shard are to be rounded; empty where the run could not tell when it began."""
+        """The build that trains a shard, as far as it decides rounding; empty if unknown when the run began."""
         return self._header["rounding"].get(engine_of(self.experiment, shard.variant), "")
 
     def shards(self) -> list[Shard]:
@@ -152,8 +146,8 @@ class Run:
         return ShardFiles(self.root, shard.name, self._identity(shard))
 
     def done(self) -> list[Shard]:
-        """The finished shards, by their manifests and the lengths of their files; who reads one checks the rest. They
-        are looked for once: a command sees the same ones however many others finish meanwhile."""
+        """The finished shards, by their manifests and file sizes; content is checked when it is read. The list is made
+        once, so that one command sees the same shards throughout."""
         return self._done
 
     @cached_property
@@ -167,14 +161,9 @@ class Run:
         done = self.done()
         if not done:
             raise UserError(f"{self.directory} has no finished shard yet; continue it with: {self.command}")
-        if name not in self._read:
-            self._read[name] = self._checked(name, done, [self._parsed(name, shard) for shard in done])
-        return self._read[name]
-
-    @cached_property
-    def _read(self) -> dict[str, pl.DataFrame]:
-        """Tables by name: one command asks for them many times."""
-        return {}
+        if name not in self._tables:
+            self._tables[name] = self._checked(name, done, [self._parsed(name, shard) for shard in done])
+        return self._tables[name]
 
     @cached_property
     def _reader(self) -> Reader:
@@ -189,10 +178,10 @@ class Run:
             raise _not_its_table(where, name, error) from error
 
     def _checked(self, name: str, shards: Sequence[Shard], pieces: Sequence[pl.DataFrame]) -> pl.DataFrame:
-        """The tables of several shards as one; `Damaged` says which of them makes no sense."""
+        """The tables of several shards as one; `Damaged` names the shard whose table is invalid."""
         import polars as pl
 
-        # variants may have hyperparameters of their own, models other sizes: columns that not all shards have
+        # variants may have further hyperparameters, models further sizes: columns that not all shards have
         table = pl.concat(pieces, how="diagonal_relaxed")
         try:
             self._reader.check(name, table, shards)
@@ -204,7 +193,7 @@ class Run:
         return table
 
     def look_over(self, shards: Sequence[Shard]) -> list[bool | Damaged | Foreign]:
-        """Whether each shard is finished, or what is wrong with it: all that reading its results would find."""
+        """Whether each shard is finished, or what is wrong with it: everything that reading its results would find."""
         found: list[Any] = [self._whole(shard) for shard in shards]
         whole = [i for i, pieces in enumerate(found) if isinstance(pieces, dict)]
         try:
@@ -217,7 +206,7 @@ class Run:
         return [True if isinstance(what, dict) else what for what in found]
 
     def _whole(self, shard: Shard) -> dict[str, pl.DataFrame] | bool | Damaged | Foreign:
-        """The tables of a finished shard whose files are all there and have the right hash; else as `look_over`."""
+        """The tables of a finished shard whose files are intact; otherwise as `look_over`."""
         try:
             if not self.files(shard).is_done():
                 return False
@@ -231,38 +220,34 @@ class Run:
         where = self.files(shard)
         if not where.is_done():
             raise UserError(f"shard {shard.name} is not finished; continue it with: {self.command}")
+        data = where.read(WEIGHTS_FILE)
         try:
-            kept = files.parse_arrays(where.read(WEIGHTS_FILE), where.facts)
-        except files.TornFile as error:
-            raise where.damaged(WEIGHTS_FILE, str(error)) from error
-        shapes = {f"{slot}.{name}": shape for slot in SLOTS for name, shape in self._shapes(shard).items()}
-        if strange := set(shapes) ^ set(kept):
-            raise where.damaged(WEIGHTS_FILE, f"has other weights than its model ({min(strange)})")
-        for name, array in kept.items():
-            if array.dtype != np.float32 or array.shape != (shard.count, *shapes[name]):
-                raise where.damaged(WEIGHTS_FILE, f"has weights of another model ({name} {list(array.shape)})")
+            kept = files.parse_arrays(data, where.facts, verified=True)
+            check_arrays(kept, self._weights_like(shard))
+        except (files.TornFile, ValueError) as error:
+            raise where.damaged(WEIGHTS_FILE, f"is not this shard's ({error})") from error
         return kept
 
-    def _shapes(self, shard: Shard) -> dict[str, tuple[int, ...]]:
-        key = shard.setting.name, shard.variant
-        if key not in self._known_shapes:
+    def _weights_like(self, shard: Shard) -> dict[str, NDArray]:
+        key = shard.setting.name, shard.variant, shard.count
+        if key not in self._weights:
             problem = self.experiment.problem(shard)
-            parameters = problem.model.parameters(problem.parts)
-            self._known_shapes[key] = {name: tuple(map(int, p.shape)) for name, p in parameters.items()}
-        return self._known_shapes[key]
-
-    @cached_property
-    def _known_shapes(self) -> dict[tuple[str, str], dict[str, tuple[int, ...]]]:
-        return {}
+            shapes = {name: p.shape for name, p in problem.model.parameters(problem.parts).items()}
+            self._weights[key] = {
+                f"{slot}.{name}": np.broadcast_to(np.float32(0), (shard.count, *map(int, shape)))
+                for slot in SLOTS
+                for name, shape in shapes.items()
+            }
+        return self._weights[key]
 
 
 def _not_its_table(where: ShardFiles, name: str, error: ValueError) -> Damaged:
     return where.damaged(f"{name}.parquet", f"is not this shard's table ({error})")
 
 
-def _may_be_brought_along(path: Path) -> bool:
-    """Whether a file can have come with a run or a reference: it lies in one, or its path leads through a link, such as
-    /proc/self/cwd. A run records where the file really was."""
+def _may_be_foreign(path: Path) -> bool:
+    """Whether a file may have come with a run or a reference: it lies in one, or its path has a link, such as
+    /proc/self/cwd. A run records real paths."""
     return str(path) != os.path.realpath(path) or any(
         os.path.exists(parent / name) for parent in path.parents for name in (HEADER, REFERENCE)
     )
@@ -270,37 +255,35 @@ def _may_be_brought_along(path: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(run: Run) -> Iterator[None]:
-    """The right to create, extend or look over a run: taken before anything of it is read or written, for a moment.
-
-    Training needs no more than the lease of a shard, so several processes may work on one run.
-    """
-    _refuse_foreign(run)
+    """Hold the lock under which a run is created or extended, creating its directory. Training needs only the lease of
+    a shard, so several processes may work on one run."""
+    _refuse_other_directory(run)
     try:
         run.root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot write to {run.directory}: {error.strerror}") from error
     with lock.waiting(run.root / LOCK):
-        _refuse_foreign(run)
+        _refuse_other_directory(run)
         files.remove_temporary(run.root)
         yield
 
 
 def open_run(new_run: Run, experiment: Experiment) -> None:
-    """Create a run of which nothing was read yet, or continue it: with the same spec, or with more models. For who
-    holds its lock."""
+    """Create a run, or continue one with the same spec or with more models. The caller holds its lock and has read
+    nothing of it."""
     if not (new_run.root / HEADER).exists():
         _write_header(new_run, experiment, [])
         return
-    run = copy.copy(new_run)  # what is read here is read again from the header that is written
+    run = copy.copy(new_run)  # the header may be written here, and `new_run` must read the new one
     old, new = run.experiment, experiment
     if new.engine == "auto":
-        # a run goes on with what it began with, where nothing else is asked for
+        # unless asked otherwise, a run continues with the engines that it began with
         begun = {name: variant.engine for name, variant in old.variants.items()}
         asked = {name: variant.engine or begun.get(name) for name, variant in new.variants.items()}
         new = new.with_engines(asked, old.engine)
     grows = new.models > old.models
     stored = {**run._header["spec"], "models": new.models if grows else old.models, "drawn": run._header["drawn"]}
-    stored["baseline"] = new.baseline  # how to look at a run is free to change
+    stored["baseline"] = new.baseline  # it changes no result
     changes = differences(stored, {**to_data(new), "drawn": search_data(new)})
     if changes:
         raise UserError(
@@ -320,46 +303,39 @@ def engine_of(experiment: Experiment, variant: str) -> str:
 
 
 def roundings(experiment: Experiment) -> dict[str, str]:
-    """Engine -> how its numbers are rounded here."""
+    """Engine -> the build on this machine, as far as it decides rounding."""
     engines = {engine_of(experiment, name) for name in experiment.variants}
     return {engine: rounding(engine, experiment.march, experiment.device) for engine in sorted(engines)}
 
 
 def check_rounding(run: Run) -> None:
-    """UserError on a machine whose numbers come out differently: one run, one kind of bits."""
+    """UserError on a machine whose results would differ in the last bits: all shards of a run have the same build."""
     for engine, here in roundings(run.experiment).items():
         there = run._header["rounding"].get(engine)
         if here and there and here != there:
+            portable = ", or start a portable run: --march x86-64-v3, with the same compiler"
             raise UserError(
-                f"{run.experiment.name} was begun with another processor or compiler, whose last bits differ "
-                f"({engine}: {there} there, {here} here); continue it there"
-                + (
-                    ", or start one that can move: --march x86-64-v3, say, with the same compiler"
-                    * (engine == "native")
-                )
+                f"{run.experiment.name} was started with another processor or compiler, whose results differ in the "
+                f"last bits ({engine}: {there} there, {here} here); continue it there" + portable * (engine == "native")
             )
 
 
-def _refuse_foreign(run: Run) -> None:
-    """UserError for a directory that is neither a run nor empty but for what a start that was stopped leaves."""
-    directory = run.root
+def _refuse_other_directory(run: Run) -> None:
+    """UserError for a directory that is not a run and holds more than a start that was interrupted leaves."""
     try:
-        if directory.exists() and not directory.is_dir():
-            raise UserError(f"{run.directory} is not a directory")
-        if not directory.exists() or (directory / HEADER).exists():
-            return
-        there = [path.name for path in directory.iterdir()]
+        there = [path.name for path in run.root.iterdir()] if run.root.exists() else []
+    except NotADirectoryError:
+        raise UserError(f"{run.directory} is not a directory") from None
     except OSError as error:
         raise UserError(f"cannot write to {run.directory}: {error.strerror}") from error
-    if any(name != LOCK and not files.TEMPORARY.fullmatch(name) for name in there):
+    if HEADER not in there and any(name != LOCK and not files.TEMPORARY.fullmatch(name) for name in there):
         raise UserError(f"{run.directory} is not empty and is not a run directory; choose another --out")
 
 
 def _write_header(
     run: Run, experiment: Experiment, extents: Sequence[int], begun: Mapping[str, Any] | None = None
 ) -> None:
-    """The header makes it a run; what belongs beside it is written again whenever it is missing. A run that has begun
-    keeps what is said of where and with what."""
+    """Write run.json and the files beside it; `begun` are fields that an existing run keeps."""
     sources = {own.source(reference) for reference in experiment.references()}
     header = {
         "format": FORMAT,
@@ -376,6 +352,7 @@ def _write_header(
 
 
 def _write_beside(run: Run, experiment: Experiment) -> None:
+    """Write copies of user code and the README where they are missing."""
     if (run.root / "code").is_symlink():
         raise UserError(f"{run.directory / 'code'} is a symbolic link: a run is not written through links")
     for source in {own.source(reference) for reference in experiment.references()}:
@@ -404,7 +381,7 @@ A run of `resharpen`. To continue it: `{command}`
 - `run.json`: the resolved spec, the versions and the machine it was started with; not to be edited
 - `shards/`: one directory for each setting, variant and group of draws; a shard with a `manifest.json` is finished
 {tables}
-- `code/`: copies of code of your own that the run used, to read
+- `code/`: copies of your own code that the run used, to read
 
 Look at it: `resharpen status {quoted}`, `resharpen figure {quoted}`, `resharpen results {quoted}`.
 In Python: `import resharpen as rs; rs.load({python})`.

@@ -1,8 +1,7 @@
-"""A trained model, taken out of a run: to call, or as a plain torch module."""
+"""A trained model of a run, as a function or as a torch module."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
 
 
 READ = ("rms_epsilon",)
-"""Of the hyperparameters of every model, what its logits depend on; parts have their own."""
+"""Hyperparameters that the logits of every model depend on; parts have their own."""
 
 
 @dataclass(frozen=True)
 class StoredModel:
-    """One model with the weights that were kept of it.
+    """One model with its kept weights.
 
     model = rs.load_model(rs.load("runs/demo"), "sct-v9-s3/peri/0")
     model([[2, 0, 5]])        # probabilities of the next token, [1, 9]
@@ -45,6 +44,8 @@ class StoredModel:
     """Name -> array, without a model axis."""
     step: int
     """The checkpoint that was kept."""
+    seed: int = 0
+    """Of the run; with the setting and the draw it gives the constants of the user's own modules."""
 
     def __call__(self, sequences: Sequence[Any] | NDArray) -> NDArray[np.float32]:
         """Probabilities of the next token after each sequence of tokens, [N, V]; sequences may differ in length.
@@ -61,20 +62,21 @@ class StoredModel:
         return np.stack(rows) if rows else np.empty((0, self.setting.task.vocabulary), np.float32)
 
     def trace(self, sequence: Any) -> dict[str, NDArray[np.float32]]:
-        """Everything on the way from one sequence of tokens, or items, to its logits, by name. BLOCK is empty in models
-        of one block, else `0.attention.`, `0.mlp.` and so on:
+        """All activations for one sequence of tokens or items, by name. BLOCK is empty in models of one block, else
+        `0.attention.`, `0.mlp.` and so on:
 
             embedding, BLOCKstream      the residual stream before the first block and after each, [L, D]
             BLOCKlogits, BLOCKweights   attention before and after its softmax, [H, Q, K]
             BLOCKupdate                 what a block adds, before its norm, [L, D]
-            BLOCKblock_in.before, .after and so on      what each norm reads and gives
+            BLOCKblock_in.before, .after and so on      input and output of each norm
             output                      logits of the next token after every prefix, [L, V]
         """
         import torch
 
         record: dict[str, Any] = {}
         with torch.no_grad():
-            record["output"] = self.module()(self.read(sequence), record)[None]
+            recorded = () if self.model.is_module else (record,)
+            record["output"] = self.module()(self.read(sequence), *recorded)[None]
         named = {name: x for name, x in record.items() if not isinstance(x, tuple)}
         for name, around in record.items():
             if isinstance(around, tuple):
@@ -83,12 +85,12 @@ class StoredModel:
         return {name: (x[0, 0] if x.ndim > 3 else x[0]).numpy() for name, x in named.items()}
 
     def read(self, sequence: Any) -> Any:
-        """One sequence, checked, as the module takes it."""
+        """One sequence, validated, as input of the module."""
         import torch
 
         array, vocabulary, pairs = np.asarray(sequence), self.setting.task.vocabulary, self.model.reads == "items"
-        fits = array.shape[1:] == (2,) and array.dtype.kind in "iuf" if pairs else array.dtype.kind in "iu"
-        if not array.size or array.ndim != (2 if pairs else 1) or not fits:
+        kinds, shape = ("iuf", (2,)) if pairs else ("iu", ())
+        if not array.size or array.ndim != 1 + pairs or array.shape[1:] != shape or array.dtype.kind not in kinds:
             wanted = "(priority, class) pairs" if pairs else "tokens"
             raise UserError(f"sequences are non-empty lists of {wanted}, not {sequence!r}")
         tokens = array[:, 1] if pairs else array
@@ -101,7 +103,14 @@ class StoredModel:
         return Items(torch.tensor(array[None, :, 0]).float(), read, torch.tensor([len(array)])) if pairs else read  # pyright: ignore[reportArgumentType]
 
     def module(self) -> nn.Module:
+        """The model as a plain torch module, to evaluate or to train further: tokens [N, L] of any integer type ->
+        logits [N, L, V]; or items -> logits [N, C]. Of a module of the user's own it is that module."""
+        from resharpen.models.adapter import ModuleModel, init_key, with_weights
         from resharpen.models.module import SingleModel
+
+        if isinstance(self.model, ModuleModel):
+            made = self.model.make(init_key(self.seed, self.setting.name), int(self.id.rpartition("/")[2]))
+            return with_weights(made, self.weights)
 
         return SingleModel(self.model, self.parts, self.hyperparameters, self.weights)
 
@@ -122,20 +131,18 @@ def load_model(run: Run, model_id: str, weights: Weights = "train", selection: s
     variant = run.experiment.variants[shard.variant]
     model = shard.setting.model_of(variant)
     parts = variant.parts(model)
-    # an older run may not have what was added to the search later: nothing is lost unless the model reads it
+    # an older run may lack hyperparameters that were added later: that matters only if the model reads them
     hyperparameters = {name: row[name] for name in run.experiment.rows(variant) if row[name] is not None}
     if missing := [name for name in (*READ, *parts.hyperparameters) if name not in hyperparameters]:
         raise UserError(f"model '{model_id}' cannot be opened: its {missing[0]} is not recorded in {run.directory}")
-    return StoredModel(model_id, shard.setting, model, parts, hyperparameters, kept, step)
+    return StoredModel(model_id, shard.setting, model, parts, hyperparameters, kept, step, run.experiment.seed)
 
 
 def find_shard(run: Run, model_id: str) -> Shard:
     """The shard that holds a model."""
-    kind, _, draw = str(model_id).rpartition("/")
     shards = run.shards()
-    if re.fullmatch("0|[1-9][0-9]{0,9}", draw):
-        for shard in shards:
-            if f"{shard.setting.name}/{shard.variant}" == kind and 0 <= int(draw) - shard.first < shard.count:
-                return shard
+    for shard in shards:
+        if model_id in shard.model_ids:
+            return shard
     example = shards[0].model_ids[0]
     raise UserError(f"no model '{model_id}' in {run.directory}: ids are SETTING/VARIANT/DRAW, such as {example}")

@@ -1,4 +1,4 @@
-"""The rows that a finished shard adds to the three tables of a run."""
+"""The rows of a finished shard in the three tables of a run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from resharpen.experiments.specs.schema import TABLES, Column, models_columns, s
 from resharpen.experiments.specs.spec import Experiment, Setting, Shard
 from resharpen.metrics import ByLength
 from resharpen.optim.hyperparameters import Draws
+from resharpen.state import WEIGHTS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -39,13 +40,13 @@ def models_table(
 
 
 def columns_of(experiment: Experiment, setting: Setting, variant: str) -> tuple[Column, ...]:
-    """Those of `models` for the models of a setting and variant."""
+    """Columns of `models` for a setting and variant."""
     chosen = experiment.variants[variant]
     return models_columns(_fields(setting.task, setting.model_of(chosen)), experiment.rows(chosen))
 
 
 def shared_values(experiment: Experiment, setting: Setting, name: str) -> dict[str, Any]:
-    """What the models of a setting and variant have in common: rows that were trained differently differ here."""
+    """Column -> value that all models of a setting and variant share; models trained differently differ here."""
     variant = experiment.variants[name]
     model = setting.model_of(variant)
     return {
@@ -67,8 +68,7 @@ def shared_values(experiment: Experiment, setting: Setting, name: str) -> dict[s
 def curves_table(
     shard: Shard, checkpoints: Sequence[int], score: Mapping[str, NDArray[np.float64]], loss_CxM: NDArray[np.float64]
 ) -> pl.DataFrame:
-    """One row per model, weights and checkpoint: the score over all lengths and over trained ones, and the mean
-    training loss since the checkpoint before."""
+    """One row per model, weights and checkpoint: scores over all and over trained lengths, and the training loss."""
     import polars as pl
 
     pieces = [
@@ -83,8 +83,7 @@ def curves_table(
                 "loss": _value(loss_CxM.T.ravel()),
             },
         )
-        for which in score
-        if "." not in which
+        for which in WEIGHTS
     ]
     return pl.concat(pieces)
 
@@ -113,7 +112,7 @@ def lengths_table(shard: Shard, reported: Reported, without: Without | None = No
 
 
 def dtype(column: Column) -> pl.DataType | type[pl.DataType]:
-    """The type of a column in the files. A field of a task may hold something else, of whatever type it gets."""
+    """Type of a column in the files; Unknown for a field of a user's task that is not a plain value."""
     import polars as pl
 
     kinds = {int: pl.Int64, float: pl.Float64, str: pl.String, bool: pl.Boolean, list: pl.List(pl.Float32)}
@@ -121,18 +120,17 @@ def dtype(column: Column) -> pl.DataType | type[pl.DataType]:
 
 
 def _frame(columns: Sequence[Column], data: Mapping[str, Any]) -> pl.DataFrame:
-    """The declared columns in their order and types: one that is forgotten, or not declared, is an error."""
+    """The declared columns, in their order and types; a missing or undeclared column is an error."""
     import polars as pl
 
-    names = [column.name for column in columns]
-    assert set(data) == set(names), set(data) ^ set(names)
     types = {column.name: dtype(column) for column in columns}
+    assert set(data) == set(types), set(data) ^ set(types)
     known = {name: kind for name, kind in types.items() if kind != pl.Unknown}
-    return pl.DataFrame({name: data[name] for name in names}, schema_overrides=known)
+    return pl.DataFrame({name: data[name] for name in types}, schema_overrides=known)
 
 
 def _fields(*things: Any) -> dict[str, Any]:
-    """The numbers and texts of task and model, as columns; the spec let them in."""
+    """Fields of task and model, as columns; the spec has checked their types."""
     return {field.name: getattr(thing, field.name) for thing in things for field in fields(thing)}
 
 
@@ -148,7 +146,7 @@ def _lists(values_MxSxK: NDArray[np.floating] | None, rows: int) -> pl.Series:
 
 
 def _value(values: NDArray[np.floating]) -> pl.Series:
-    """Numbers with null for what does not exist."""
+    """Values with null in place of nan."""
     import polars as pl
 
     return pl.Series(values).fill_nan(None)

@@ -1,8 +1,7 @@
-"""How long an experiment takes on this machine, from a short calibration, and how much disk it needs."""
+"""Estimated time and disk space of an experiment on this machine, from a short calibration."""
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Mapping
@@ -10,9 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from resharpen import own
 from resharpen.engines.choose import make_engine
 from resharpen.experiments.keeping.machine import cores
 from resharpen.experiments.running.runner import with_engine
+from resharpen.experiments.specs.counts import parameter_counts, side_by_side, unlike
 from resharpen.experiments.specs.shelf import SCALES, SHELF, take
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.variant import Variant
@@ -20,20 +21,18 @@ from resharpen.streams import GROUP
 
 CALIBRATION_SECONDS = 0.05
 VALIDATION_SHARE = 1.1
-"""Checkpoints and reports cost about a tenth on top of training."""
+"""Checkpoints and reports take about a tenth of the training time."""
 LENGTHS = 10
-"""Lengths in a report, about."""
+"""Approximate number of lengths in a report."""
 BYTES_PER_VALUE = 4.5
-"""Kept weights are stored as they are; tables compress well."""
-
-
+"""Kept weights are stored uncompressed; tables compress well."""
 TOGETHER = {"minimal": GROUP}
-"""Models that train side by side at the cost of one, by family; else one costs as much as the next."""
+"""Family -> models that train side by side at the cost of one; 1 for the others."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Time of a training step of up to so many models, with minibatches of so many sequences."""
+    """Seconds per training step of up to so many models, with minibatches of so many sequences."""
 
     seconds: float
     models: int
@@ -41,6 +40,10 @@ class Pace:
 
     def step(self, models: int, batch: int) -> float:
         return self.seconds * -(-models // self.models) * batch / self.batch
+
+
+Paces = Mapping[tuple[str, str], Pace]
+"""By name of setting and variant."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Estimate:
 
 
 def seconds_per_step(experiment: Experiment, shard: Shard) -> float:
-    """Time of one training step of a shard."""
+    """Seconds per training step of a shard."""
     engine = make_engine(
         str(experiment.variants[shard.variant].engine), experiment.problem(shard), experiment.ensemble(shard)
     )
@@ -69,12 +72,8 @@ def seconds_per_step(experiment: Experiment, shard: Shard) -> float:
     return best
 
 
-Paces = Mapping[tuple[str, str], Pace]
-"""Of every setting and variant, by name."""
-
-
 def calibrate(experiment: Experiment) -> Paces:
-    """Variants that differ in the placement alone have the pace of the first and the last of them."""
+    """Of variants that differ in the placement only, the first and the last are timed; all get the mean."""
     alike: dict[Variant, list[str]] = {}
     for name, variant in experiment.variants.items():
         alike.setdefault(replace(variant, placement=None), []).append(name)
@@ -91,27 +90,21 @@ def calibrate(experiment: Experiment) -> Paces:
 
 
 def estimate(experiment: Experiment, pace: Paces, workers: int | None = None) -> Estimate:
-    """`pace` is that of each setting and variant, as `calibrate` gives it."""
     assert experiment.batch is not None
     busy, values, sizes = 0.0, 0, experiment.shard_sizes()
     rows = 2 * 2 * experiment.checkpoints + 2 * 6 * LENGTHS
     for shard in experiment.cells():
         of_this = pace[shard.setting.name, shard.variant]
         busy += sum(n * of_this.step(models, experiment.batch) for models, n in sizes.items())
-        values += experiment.models * (6 * _weights(experiment, shard) + rows)
+        values += experiment.models * (6 * experiment.parameter_count(shard.setting, shard.variant) + rows)
     kinds = len(experiment.settings) * len(experiment.variants)
     shards = kinds * sum(sizes.values())
     seconds = busy * experiment.steps * VALIDATION_SHARE / min(workers or cores(), shards)
     return Estimate(shards, kinds * experiment.models, seconds, values * BYTES_PER_VALUE)
 
 
-def _weights(experiment: Experiment, shard: Shard) -> int:
-    problem = experiment.problem(shard)
-    return sum(math.prod(map(int, p.shape)) for p in problem.model.parameters(problem.parts).values())
-
-
 def describe(experiment: Experiment, workers: int | None = None) -> str:
-    """What a run would do, for `--dry-run`."""
+    """What a run would do, as text for `--dry-run`."""
     found = estimate(experiment, calibrate(experiment), workers)
     settings = ", ".join(setting.name for setting in experiment.settings)
     return (
@@ -121,16 +114,36 @@ def describe(experiment: Experiment, workers: int | None = None) -> str:
         f"  shards      {found.shards:,}\n"
         f"  time        about {found.seconds / 3600:.2g} hours on {workers or cores()} workers\n"
         f"  disk        about {found.bytes / 2**20:,.0f} MiB\n"
+        f"{_parameters(experiment)}"
         "Nothing was trained or written."
     )
 
 
+def _parameters(experiment: Experiment) -> str:
+    """How many parameters models have, and of the user's own what each of them is."""
+    counts, baseline = parameter_counts(experiment), experiment.baseline or next(iter(experiment.variants))
+    lines = [f"  parameters  {line}" for line in side_by_side(counts)]
+    lines += [f"  warning     {line}" for line in unlike(counts, baseline)]
+    for name, variant in experiment.variants.items():
+        model = experiment.settings[0].model_of(variant)
+        if own.is_own(model.kind):
+            rows = [("", "shape", "drawn", "decays", "inner")]
+            rows += [
+                (key, " x ".join(map(str, p.shape)), p.drawn, "yes" if p.decays else "no", "yes" if p.inner else "no")
+                for key, p in model.parameters(variant.parts(model)).items()
+            ]
+            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+            table = ["  ".join(f"{x:{n}}" for x, n in zip(row, widths, strict=True)).rstrip() for row in rows]
+            lines += [f"  parameters of {name}, {experiment.settings[0].name}", *(f"    {line}" for line in table)]
+    return "".join(f"{line}\n" for line in lines)
+
+
 def time_figures() -> tuple[dict[tuple[str, str], float], str]:
-    """Seconds that each figure of the shelf takes at each scale on this machine, and the engine that would train it."""
+    """(figure, scale) -> estimated seconds on this machine, and the engine that would train figure 1."""
     engine = str(next(iter(with_engine(take("fig1", "paper")).variants.values())).engine)
     asked, seconds = "torch" if engine == "torch" else "auto", {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what runs on torch, and why, is said by `run`
+        warnings.simplefilter("ignore")  # `run` says which variants use torch, and why
         for name in SHELF:
             experiments = {scale: with_engine(take(name, scale).with_changes(engine=asked)) for scale in SCALES}
             pace = calibrate(experiments["laptop"])

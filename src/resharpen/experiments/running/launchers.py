@@ -1,7 +1,7 @@
-"""Where shards are trained: in this process, or in one spawned process per core.
+"""Training of shards in this process, or in one spawned process per core.
 
-A worker gets names only, the run directory and a shard's name, and reads the rest from the directory: the same will do
-for a worker on another machine. It ends with its driver, however that ends.
+A worker gets the run directory and names of shards, and reads the rest from the directory. It ends when its driver
+ends, even if that is killed.
 """
 
 from __future__ import annotations
@@ -24,32 +24,33 @@ from resharpen.experiments.keeping.shard import Damaged, Foreign
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.training import Asked, Progress, Trainer
 from resharpen.experiments.specs.spec import Shard
+from resharpen.signals import SAVING, STOPPING
 
 IMPORTED = 79
-"""Exit code of a worker whose script would have started the run again when it was imported."""
-HANDLED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
-"""Signals that are the driver's to handle; a terminal and a batch system send them to the workers, too."""
+"""Exit code of a worker that would have started the run again when it imported the main script."""
+HANDLED = [*STOPPING, *SAVING]
+"""Signals for the driver; a terminal and a batch system send them to the workers as well."""
 
 Ask = Callable[[], Asked]
 OnProgress = Callable[[Progress], None]
 Launcher = Callable[[Run, Sequence[Shard], int | None, OnProgress, Ask], None]
-"""Trains shards with so many workers, None taking the launcher's own number; returns early once asked to stop."""
+"""Trains shards with a number of workers, None for the launcher's default; returns early once asked to stop."""
 Lines = dict[Any, Any]
-"""The driver's end of the line to each worker that has not ended -> its process."""
+"""The driver's end of the pipe to each running worker -> its process."""
 
 
 class WorkerDied(Failed):
-    """A worker process was killed, by the system for want of memory perhaps."""
+    """A worker process was killed, for example because memory ran out."""
 
 
 def leave_if_imported() -> None:
-    """A spawned worker imports the script that began the run: without a guard that would begin it once more."""
+    """End a spawned worker that imports the main script and, without a guard there, would start the run again."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(IMPORTED)
 
 
 def launch(run: Run, shards: Sequence[Shard], workers: int | None, on_progress: OnProgress, asked: Ask) -> None:
-    """Train those of the given shards that nobody else does. Returns early, with all states saved, once asked to."""
+    """Train the given shards, except those that another process has. Once asked to stop, save all states and return."""
     workers = workers or cores()
     if workers == 1 or len(shards) <= 1:
         for shard in shards:
@@ -60,53 +61,39 @@ def launch(run: Run, shards: Sequence[Shard], workers: int | None, on_progress: 
 
 
 def train(run: Run, shard: Shard, on_progress: OnProgress, asked: Ask) -> bool:
-    """Train one shard, unless it is done or another process has it; False if stopped before its end."""
-    files = run.files(shard)
+    """Train one shard, unless it is finished or another process has it; False if stopped before its end."""
+    files, steps = run.files(shard), run.experiment.steps
     with files.lease() as held:
-        if held and not _is_done(run, shard):
-            return _train(run, shard, on_progress, asked)
+        found = run.look_over([shard])[0] if held else True
+        if isinstance(found, Foreign):
+            raise found
+        if isinstance(found, Damaged):
+            files.discard()
+        if found is not True:
+            try:
+                return Trainer(run.experiment, shard, files, on_progress, asked, rounding=run.rounding(shard)).run()
+            except Exception as error:
+                if isinstance(error, UserError) or not own.raised_by_own(error):
+                    raise
+                raise own.OwnCodeError(f"variant '{shard.variant}' failed in your own code", error) from error
         if held:
             files.tidy()
-    on_progress(_not_ours(run, shard))
+    cell, lower = (shard.setting.name, shard.variant), shard.setting.task.lower_is_better
+    on_progress(Progress(shard.name, *cell, shard.count, steps, steps, float("nan"), lower, 0, checkpoint=False))
     return True
 
 
-def _not_ours(run: Run, shard: Shard) -> Progress:
-    """Nothing is left to do here for a shard that is done, or that another process has."""
-    steps, lower = run.experiment.steps, shard.setting.task.lower_is_better
-    name, setting = shard.name, shard.setting.name
-    return Progress(name, setting, shard.variant, shard.count, steps, steps, float("nan"), lower, 0, checkpoint=False)
-
-
-def _is_done(run: Run, shard: Shard) -> bool:
-    (found,) = run.look_over([shard])
-    if isinstance(found, Foreign):
-        raise found
-    if isinstance(found, Damaged):
-        run.files(shard).discard()
-    return found is True
-
-
-def _train(run: Run, shard: Shard, on_progress: OnProgress, asked: Ask) -> bool:
-    """What goes wrong in the user's own code is told as theirs."""
-    try:
-        return Trainer(run.experiment, shard, run.files(shard), on_progress, asked, rounding=run.rounding(shard)).run()
-    except Exception as error:
-        if isinstance(error, UserError) or not own.raised_by_own(error):
-            raise
-        raise own.OwnCodeError(f"variant '{shard.variant}' failed in your own code", error) from error
-
-
 def _in_processes(run: Run, shards: Sequence[Shard], workers: int, on_progress: OnProgress, asked: Ask) -> None:
-    """One process per worker, each with its own line to the driver: one that is killed holds nothing of the others."""
-    # spawn, never fork: a forked child inherits locks and threads in whatever state they are in
+    """One process per worker, each with its own pipe to the driver, so that a killed one cannot block the others."""
+    # spawn, never fork: a forked child inherits locks and threads in an arbitrary state
     context = multiprocessing.get_context("spawn")
     lines: Lines = {}
     code = [str(own.source(reference).path) for reference in run.experiment.references()]
-    with _signals_wait():  # the process that keeps Python's books begins here: it lets signals through when it begins,
-        resource_tracker.ensure_running()  # and would die of USR1
+    # Python's resource tracker would be killed by USR1; starting it also unblocks signals, so it has its own block
+    with _signals_blocked():
+        resource_tracker.ensure_running()
     try:
-        with _signals_wait():
+        with _signals_blocked():
             for _ in range(workers):
                 line, other_end = context.Pipe()
                 arguments = (str(run.root), run.trust_code, code, other_end)
@@ -123,8 +110,8 @@ def _in_processes(run: Run, shards: Sequence[Shard], workers: int, on_progress: 
 
 
 @contextlib.contextmanager
-def _signals_wait() -> Iterator[None]:
-    """Signals that arrive meanwhile come afterwards. A process started here does not get them until it says so."""
+def _signals_blocked() -> Iterator[None]:
+    """Deliver signals after the context. A process started within has them blocked until it unblocks them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -136,7 +123,7 @@ def _signals_wait() -> Iterator[None]:
 
 
 def _listen(lines: Lines, names: Sequence[str], on_progress: OnProgress, asked: Ask) -> None:
-    """Pass progress on and hand out shards until every worker has ended."""
+    """Forward progress and hand out shards until every worker has ended."""
     to_do, told = iter(names), Asked()
     while lines:
         if (now := asked()) != told:
@@ -145,8 +132,8 @@ def _listen(lines: Lines, names: Sequence[str], on_progress: OnProgress, asked: 
         for line in ready:
             try:
                 event = line.recv()
-            except (EOFError, OSError):  # its end, maybe in the middle of a message
-                _say_goodbye(lines.pop(line))
+            except (EOFError, OSError):  # the worker has ended, maybe in the middle of a message
+                _check_end(lines.pop(line))
                 continue
             if isinstance(event, BaseException):
                 raise event
@@ -158,15 +145,15 @@ def _listen(lines: Lines, names: Sequence[str], on_progress: OnProgress, asked: 
 
 def _tell(lines: Iterable[Any], message: Asked | str | None) -> None:
     for line in lines:
-        with contextlib.suppress(OSError):  # of a worker that has ended we hear by its own line
+        with contextlib.suppress(OSError):  # `_listen` notices a worker that has ended
             line.send(message)
 
 
-def _say_goodbye(process: Any) -> None:
+def _check_end(process: Any) -> None:
     process.join()
     if process.exitcode == IMPORTED:
         raise UserError(
-            "workers are processes that import this script: put what it does under `if __name__ == '__main__':`, "
+            "workers are processes that import this script: put its code under `if __name__ == '__main__':`, "
             "or run with workers=1"
         )
     if process.exitcode:
@@ -174,8 +161,8 @@ def _say_goodbye(process: Any) -> None:
 
 
 def _work(directory: str, trust_code: bool, code: Sequence[str], line: Any) -> None:
-    """A worker: ask for shards until there are none, or until told to stop. `code` is what the driver has let in."""
-    threading.Thread(target=_end_with_the_driver, daemon=True).start()
+    """A worker: ask for shards until there are none, or until told to stop. `code`: files that the driver admitted."""
+    threading.Thread(target=_end_with_driver, daemon=True).start()
     for number in HANDLED:
         signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
@@ -209,19 +196,16 @@ def _work(directory: str, trust_code: bool, code: Sequence[str], line: Any) -> N
     except Failed as error:
         line.send(Failed(str(error)))
     except (EOFError, ConnectionError):
-        pass  # the driver is gone, and so is this process
+        pass  # the driver has ended
     except MemoryError:
         line.send(Failed("a worker needs more memory than there is"))
     except Exception as error:
         line.send(RuntimeError(f"{type(error).__name__} in a worker: {error}"))
 
 
-def _end_with_the_driver() -> None:
-    """The driver holds the other end of a pipe since before this process began: it closes whenever the driver dies.
-
-    Ending at once loses what was trained since the last saved state, and blocks nobody: not the driver that goes on
-    with this run, and not this process, on a line that nobody reads any more.
-    """
+def _end_with_driver() -> None:
+    """End this process when the driver ends, even if it is killed. Work since the last saved state is lost, but nothing
+    blocks: not this process, on a pipe that nobody reads, nor another driver that continues the run."""
     driver = multiprocessing.parent_process()
     assert driver is not None
     driver.join()

@@ -1,9 +1,8 @@
-"""What a Ray task does: train one shard, wherever it is.
+"""A Ray task, which trains one shard on any node.
 
-A task gets the header of the run and the user's own code by value, so a node needs this package and nothing else. Where
-it sees the run directory it works there, like any worker; where it does not, it works in a directory of its own, and
-what is worth keeping is sent back as it stands on disk, hashes and all. Whether it sees it is tried, not asked: the
-driver leaves a file there with a word that nobody else knows.
+A task gets the header of the run and the user code by value, so a node needs nothing but this package. If it sees the
+run directory, it works there like any worker. If not, it works in a temporary directory and sends the files of the
+shard back. It recognizes the run directory by a file with a random token that the driver puts there.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from resharpen.experiments.running.training import Asked, Progress
 from resharpen.experiments.specs.spec import Shard
 
 WORD = ".shared"
-"""The file in a run directory that a task looks for."""
+"""The file with the token in a run directory."""
 FILES = (STATE, *RESULTS, MANIFEST)
-"""What a shard has, the manifest last."""
+"""Files of a shard, the manifest last."""
 SEND_SECONDS = 300.0
-"""How often a task that does not see the run directory sends its state back: what the loss of its node costs."""
+"""How often a task that does not see the run directory sends its state back: at most this is lost with its node."""
 LEASE_SECONDS = 20.0
-"""The worker that had a shard before, on a node that was lost, may take a moment to notice and end."""
+"""How long to wait for the lease: the previous worker, on a node that was lost, may take a moment to end."""
 
 
 @dataclass(frozen=True)
@@ -40,26 +39,26 @@ class Parcel:
     """What every task of a run gets."""
 
     directory: str
-    """The run directory, as the driver knows it."""
+    """The run directory on the driver's node."""
     word: str
-    """In a file there: who finds it sees the same directory."""
+    """The token in the file `WORD` there."""
     content: dict[str, bytes]
-    """The header and the user's own code, by their names in a run directory."""
+    """The header and the user code, by their paths in a run directory."""
     versions: dict[str, str]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a task returns: files of the shard to write, if it does not see the run directory; or what went wrong."""
+    """What a task returns: an error, or files of the shard to write if it does not see the run directory."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     error: str = ""
     users: bool = False
-    """Whether it is the user's to mend: their own code, their nodes."""
+    """The error is the user's: in their code or their nodes."""
 
 
 def work(parcel: Parcel, name: str, mailbox: Any) -> Outcome:
-    """Train one shard. An exception is part of the outcome, so that Ray retries what it lost and nothing else."""
+    """Train one shard. Exceptions are returned, so that Ray retries lost tasks only."""
     try:
         return _work(parcel, name, mailbox)
     except UserError as error:
@@ -76,7 +75,10 @@ def _work(parcel: Parcel, name: str, mailbox: Any) -> Outcome:
         here = Path(temporary)
         for path, content in parcel.content.items():
             files.write_bytes(here / path, content)
-        shared = _sees(parcel)
+        try:
+            shared = (Path(parcel.directory) / WORD).read_text(encoding="utf-8") == parcel.word
+        except (OSError, ValueError):
+            shared = False
         run = _ByPost(here, trust_code=True, work=Path(parcel.directory) if shared else here)
         try:
             check_rounding(run)
@@ -87,36 +89,24 @@ def _work(parcel: Parcel, name: str, mailbox: Any) -> Outcome:
         state: Any = None if shared else _heard(mailbox.state.remote(name))
         if state is not None:
             files.write_bytes(where.state, state)
-        _wait_for(where)
+        until = time.monotonic() + LEASE_SECONDS
+        while where.is_leased() and time.monotonic() < until:
+            time.sleep(0.2)
         reporter = _Reporter(mailbox, None if shared else where.state)
-        if not reporter.asked().stop:  # it may have begun only because others have stopped
+        if not reporter.asked().stop:  # it may have started only because others stopped
             train(run, shard, reporter.report, reporter.asked)
         paths = [] if shared else [where.directory / name for name in FILES]
         return Outcome({path.name: path.read_bytes() for path in paths if path.exists()})
 
 
 def _heard(ref: Any) -> Any:
-    """What the mailbox answers. A task that waits in `ray.get` gives its core away, and another begins on it."""
+    """The mailbox's answer. `ray.get` would release this task's core, and Ray would start another task on it."""
     return ref.future().result()
-
-
-def _sees(parcel: Parcel) -> bool:
-    """Whether this machine has the run directory of the driver."""
-    try:
-        return (Path(parcel.directory) / WORD).read_text(encoding="utf-8") == parcel.word
-    except (OSError, ValueError):
-        return False
-
-
-def _wait_for(where: ShardFiles) -> None:
-    until = time.monotonic() + LEASE_SECONDS
-    while where.is_leased() and time.monotonic() < until:
-        time.sleep(0.2)
 
 
 @dataclass(frozen=True)
 class _ByPost(Run):
-    """A run whose header and code came with the task; its shards are where the work is to be done."""
+    """A run whose header and code came with the task, and whose shards are in another directory."""
 
     work: Path = Path()
 
@@ -125,8 +115,7 @@ class _ByPost(Run):
 
 
 class _Reporter:
-    """Tells the mailbox how far a task is and hears what is asked of it; sends the state along, if that is out of
-    the driver's sight."""
+    """Reports progress to the mailbox, with the state if the driver does not see that, and gets back what is asked."""
 
     def __init__(self, mailbox: Any, state: Path | None):
         self._mailbox, self._state = mailbox, state
@@ -135,7 +124,7 @@ class _Reporter:
         self._sent = time.monotonic()
 
     def report(self, progress: Progress) -> None:
-        """What is asked is the answer to the report before, which has come by now: a core that waits trains nobody."""
+        """Send a report. What is asked comes from the answer to the previous one, so that training does not wait."""
         if self._answer is not None:
             self._asked = _heard(self._answer)
         self._answer = self._mailbox.tell.remote(progress)
@@ -148,22 +137,22 @@ class _Reporter:
 
 
 class Mailbox:
-    """An actor on the driver's node: progress on its way to the driver, and states of shards trained out of sight."""
+    """An actor on the driver's node: progress for the driver, and states of tasks that do not see the run directory."""
 
     def __init__(self, directory: str):
         self._directory, self._news, self._asked = Path(directory), list[Progress](), Asked()
 
     def tell(self, progress: Progress) -> Asked:
-        """A task's call: where it is, and what is asked of it."""
+        """Called by a task to report progress; returns what is asked of it."""
         self._news.append(progress)
         return self._asked
 
     def asked(self) -> Asked:
-        """A task's call before it begins."""
+        """Called by a task before it begins."""
         return self._asked
 
     def take(self, asked: Asked) -> list[Progress]:
-        """The driver's call: what has come since the last, and what is asked of tasks from now on."""
+        """Called by the driver: returns new progress, and sets what is asked of tasks."""
         self._asked = asked
         news, self._news = self._news, []
         return news
@@ -180,8 +169,8 @@ class Mailbox:
 
 
 def unpack(content: Mapping[str, bytes], where: ShardFiles) -> None:
-    """Write files of a shard that was trained out of sight, unless somebody here has it or has finished it; the
-    manifest is the last, and the results have to be what it says."""
+    """Write files that a task sent back, the manifest last, unless another process here has or has finished the shard.
+    Results that do not match the manifest are deleted and raise an error."""
     if not content:
         return
     with where.lease() as held:
@@ -191,8 +180,10 @@ def unpack(content: Mapping[str, bytes], where: ShardFiles) -> None:
             if name in content:
                 files.write_bytes(where.directory / name, content[name])
         try:
-            if MANIFEST in content and where.is_done(thorough=True):
+            if MANIFEST in content and where.is_done():
+                for name in RESULTS:
+                    where.read(name)
                 where.tidy()
-        except (Damaged, Foreign):  # what was just written
+        except (Damaged, Foreign):
             where.discard()
             raise

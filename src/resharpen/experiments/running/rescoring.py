@@ -1,4 +1,4 @@
-"""The kept models of a run, read with another attention: a remedy that needs no training."""
+"""Scores of the kept models of a run with another attention: a remedy that needs no training."""
 
 from __future__ import annotations
 
@@ -23,21 +23,17 @@ from resharpen.state import SELECTIONS, WEIGHTS, arrays_of
 if TYPE_CHECKING:
     import polars as pl
 
-
 Track = Callable[[Sequence[Shard]], Iterable[Shard]]
-"""Goes through shards, and may tell how far it is: a long language takes minutes per shard on the torch engine."""
+"""Iterates over shards and may show progress: a long language takes minutes per shard on the torch engine."""
 
 
 def rescore(run: Run, attention: str, selection: str = "best", track: Track = iter) -> pl.DataFrame:
-    """Rows like those of the table `lengths`, with the attention weights of a remedy in place of the trained ones.
-
-    A variant whose attention learned something, or acts on what the heads gather, would lose that: it is left out, with
-    a warning.
-    """
+    """Rows as in the table `lengths`, with another attention in place of the trained one. A variant whose attention has
+    learned parameters, or acts on the output of the heads, is left out with a warning."""
     import polars as pl
 
     attention = own.refer(attention) if own.is_own(attention) else attention
-    asked = find_attention(attention)  # a misspelt name says so before anything is read
+    asked = find_attention(attention)  # raises for an unknown name before anything is read
     if learned := asked.parameters:
         raise UserError(f"'{own.short(attention)}' learns {', '.join(learned)}: models have to be trained with it")
     if drawn := asked.hyperparameters:
@@ -58,12 +54,12 @@ def rescore(run: Run, attention: str, selection: str = "best", track: Track = it
 
 
 def _lost(variant: Variant, asked: Attention) -> str:
-    """What models of a variant would lose besides their attention weights, read with another; empty if nothing."""
+    """What models of a variant would lose with another attention, besides their attention weights; empty if nothing."""
     trained = find_attention(variant.attention)
     if trained is asked or not (trained.parameters or trained.output):
         return ""
-    has = f"learned {', '.join(trained.parameters)}" if trained.parameters else "acts on what the heads gather"
-    return f"{trained.name} {has}, which {asked.name} would leave out"
+    has = f"learned {', '.join(trained.parameters)}" if trained.parameters else "acts on the output of the heads"
+    return f"{trained.name} {has}, which {asked.name} would drop"
 
 
 def _rescore_shard(run: Run, shard: Shard, attention: str, selection: str) -> pl.DataFrame:
@@ -81,7 +77,7 @@ def _rescore_shard(run: Run, shard: Shard, attention: str, selection: str) -> pl
 
 
 def _reader(experiment: Experiment, shard: Shard, attention: str) -> Engine:
-    """An engine that reads with the remedy: native where the run is and its kernel knows it."""
+    """An engine with the other attention: native if the run is and the kernel supports it."""
     variant, problem = experiment.variants[shard.variant], experiment.problem(shard)
     problem = replace(problem, parts=replace(variant, attention=attention).parts(problem.model))
     native = variant.engine == "native" and not why_not_native(problem, training=False)

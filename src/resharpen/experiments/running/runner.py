@@ -1,4 +1,4 @@
-"""Run an experiment: open its directory, find what is left to do, give it to workers, pass their progress on."""
+"""Run an experiment: open its directory, find the shards to train, pass them to a launcher."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from resharpen.engines.choose import check_device, check_march, how_much_slower, why_not_native
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.machine import cores
-from resharpen.experiments.keeping.shard import Damaged, Foreign
+from resharpen.experiments.keeping.shard import Foreign
 from resharpen.experiments.keeping.store import HEADER, Run, locked, open_run
 from resharpen.experiments.running.launchers import Ask, Launcher, OnProgress, launch, leave_if_imported
 from resharpen.experiments.running.training import Asked
@@ -22,19 +22,19 @@ from resharpen.signals import Orderly
 
 @dataclass(frozen=True)
 class Plan:
-    """What a call to `run` is about to do."""
+    """What a call of `run` is about to do."""
 
     run: Run
     shards: list[Shard]
-    """All that are asked for: those of the run, or some of them."""
+    """All shards of the run, or those of this job."""
     todo: list[Shard]
     damaged: list[str]
-    """What was wrong with finished shards that were thrown away; they are run again."""
+    """Errors of finished shards that were deleted and are trained again."""
 
 
 @dataclass(frozen=True)
 class Observer:
-    """Who watches a run: is told the plan and the progress, and is asked twice a second whether to stop or save."""
+    """Callbacks of a run: told the plan and the progress, and asked twice a second whether to stop or save."""
 
     plan: Callable[[Plan], None] = lambda plan: None
     update: OnProgress = lambda progress: None
@@ -42,7 +42,7 @@ class Observer:
 
 
 def watched(progress: Any, signals: Orderly) -> Observer:
-    """An observer that shows progress in a view and stops when signals ask for it."""
+    """An observer that shows progress in a view and stops on signals."""
     return Observer(progress.plan, progress.update, lambda: Asked(signals.is_stopping(), signals.saves))
 
 
@@ -58,19 +58,18 @@ def run(
     trust_code: bool = False,
     discard: bool = False,
 ) -> Run:
-    """Train all models of an experiment in a directory, or what is left of them, and return the run.
+    """Train the models of an experiment that are not finished in a directory, and return the run.
 
-    With one worker everything happens in this process; with more, each has a process of its own; by default there is
-    one per core. Another process may be at work on the same run: each takes the shards that nobody has, and this one
-    returns when there is none left for it.
+    Other processes may train the same run: each takes shards that are free, and returns when none is left.
 
     Args:
+        workers: number of processes, by default one per core; a single worker trains in this process.
         launcher: what trains shards: processes of this machine, or `ray_launcher.Ray(address)`.
-        observer: who is told about progress, and can stop it.
-        job: (i, n), the i-th of n jobs that share the run, each about the same work.
-        without: names of shards to leave alone.
-        trust_code: execute copies of the user's own code in the run directory.
-        discard: throw away finished shards of another spec than the run's, which are refused otherwise.
+        observer: is told about progress, and can stop it.
+        job: (i, n), the i-th of n jobs that share the run, each with about the same work.
+        without: names of shards to leave out.
+        trust_code: execute copies of user code in the run directory.
+        discard: delete finished shards that do not belong to the run's spec, instead of refusing to run.
     """
     leave_if_imported()
     if workers is not None and workers < 1:
@@ -98,14 +97,14 @@ def run(
 
 
 def load(directory: str | Path, trust_code: bool = False) -> Run:
-    """An existing run, finished or not; `trust_code` lets copies of the user's own code in it be executed."""
+    """An existing run, finished or not; `trust_code` allows copies of user code in it to be executed."""
     store = Run(Path(directory), trust_code)
-    store.experiment  # noqa: B018  so that a directory that is not a run says so here
+    store.experiment  # noqa: B018  raises here for a directory that is not a run
     return store
 
 
 def with_engine(experiment: Experiment) -> Experiment:
-    """The experiment with an engine for every variant: as asked, or native where it can run it and else torch, with a
+    """The experiment with an engine for every variant: as asked, or native where supported and otherwise torch, with a
     warning that says why and how much slower that is."""
     check_march(experiment.march)
     engines: dict[str, str | None] = {}
@@ -127,36 +126,27 @@ def with_engine(experiment: Experiment) -> Experiment:
 
 
 def plan_of(store: Run, job: tuple[int, int] = (1, 1), without: Collection[str] = (), discard: bool = False) -> Plan:
-    """What is left to do: everything of a finished shard is read as whoever looks at the run reads it. Damaged results
-    are thrown away here; those of another spec only with `discard`, and without it nothing is.
-
-    A job takes every n-th shard in the order of draws and names: all jobs have about as much of every setting, and of
-    the draws that a run has grown by.
+    """Which shards to train. Finished ones are read completely; damaged results are deleted, those of another spec only
+    with `discard`. A job takes every n-th shard in the order of draws and names, so that all jobs get about the same
+    number of every setting, also of draws that were added later.
     """
     i, n = job
     shards = store.shards() if n == 1 else sorted(store.shards(), key=lambda s: (s.first, s.name))[i - 1 :: n]
     shards = [shard for shard in shards if shard.name not in without]
-    # not one by one: a future takes more room than a shard
+    # not one by one: a future takes more memory than a shard
     stretches = [shards[k : k + 100] for k in range(0, len(shards), 100)]
     with ThreadPoolExecutor(cores()) as readers:
-        looked = readers.map(lambda stretch: _look_over(store, stretch), stretches)
-        found = list(zip(shards, [done for stretch in looked for done in stretch], strict=True))
+        looked = [done for stretch in readers.map(store.look_over, stretches) for done in stretch]
+    found = list(zip(shards, looked, strict=True))
     foreign = [what for _, what in found if isinstance(what, Foreign)]
     if foreign and not discard:
         raise UserError(f"{len(foreign)} finished shards do not belong to {store.directory / HEADER}: {foreign[0]}")
     for shard, what in found:
-        if isinstance(what, UserError):
+        if what is True and (files := store.files(shard)).state.exists():
+            files.tidy()  # killed between writing the manifest and deleting the state
+        elif isinstance(what, UserError):
             with store.files(shard).lease() as held:
                 if held:
                     store.files(shard).discard()
     todo = [shard for shard, done in found if done is not True]
     return Plan(store, shards, todo, [str(what) for _, what in found if isinstance(what, UserError)])
-
-
-def _look_over(store: Run, shards: Sequence[Shard]) -> list[bool | Damaged | Foreign]:
-    """Whether each shard is done, or what is wrong with it."""
-    found = store.look_over(shards)
-    for shard, done in zip(shards, found, strict=True):
-        if done is True and (files := store.files(shard)).state.exists():
-            files.tidy()  # a kill came between the manifest and the end of the state
-    return found

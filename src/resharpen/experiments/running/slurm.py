@@ -1,4 +1,4 @@
-"""A run as a job array of SLURM: every job takes its share of the shards, on one core, and goes on where it stopped."""
+"""A run as a SLURM job array: every job trains its share of the shards on one core, and resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from resharpen.paths import here
 STOPPED = 143
 """Exit code of a run that was stopped by TERM, its states saved."""
 LEAST_HOURS = 0.1
-"""A job is told two minutes before its end."""
+"""Jobs are signaled two minutes before their time limit."""
 
 SCRIPT = """#!/bin/bash
 #SBATCH --job-name={name}
@@ -53,7 +53,7 @@ wait "$worker"
 
 
 def script(command: Sequence[str], name: str, jobs: int, hours: float) -> str:
-    """What `sbatch` takes; `command` is a `resharpen run` without workers and job, to be run from where we are."""
+    """The batch script; `command` is a `resharpen run` without workers and job, for the current directory."""
     if jobs < 1:
         raise UserError(f"jobs = {jobs}: must be at least 1")
     if not LEAST_HOURS <= hours < 10_000:
@@ -70,7 +70,7 @@ def script(command: Sequence[str], name: str, jobs: int, hours: float) -> str:
 
 
 def submit(text: str) -> str:
-    """Give a script to SLURM; the id of the job array."""
+    """Submit a script to SLURM; returns the id of the job array."""
     sbatch = shutil.which("sbatch")
     if sbatch is None:
         raise UserError("there is no sbatch on this machine: submit from a login node of the cluster, or use --dry-run")

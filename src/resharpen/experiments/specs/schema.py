@@ -1,12 +1,12 @@
-"""The columns of a run's tables, each declared once: what is written, what reading accepts, the reserved names and the
-README of a run follow from here.
+"""The columns of a run's tables, each declared once: writing, validation, reserved names and the README of a run are
+derived from here.
 
     models     one row per model: what it is, its hyperparameters, when it diverged
     curves     one row per model, weights and checkpoint: its score while it was trained
     lengths    one row per model, weights, selection, metric and length: its values on the report set
 
-`models` also has a column for every field of the task and the model and for every hyperparameter: `models_columns`. A
-reference keeps `models`, with the columns of SCORES, and `lengths`.
+`models` also has a column for every field of task and model and for every hyperparameter: `models_columns`. A reference
+has `models`, with the columns of SCORES, and `lengths`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class Column:
     in single precision."""
     about: str = ""
     key: bool = False
-    """Rows differ in the keys of their table, and every combination is there once."""
+    """Part of the key of its table: every combination of keys occurs once."""
     shared: bool = False
-    """The same for all models of a setting and variant; the spec says it, too."""
+    """The same for all models of a setting and variant, as in the spec."""
     null: bool = False
-    """Whether a value may be missing: a model that diverged has none."""
+    """A value may be missing: a diverged model has none."""
     needed: bool = True
-    """False for what older tables may not have: it is filled in from the spec where that says it, else null."""
+    """False if older tables may lack the column: it is filled in from the spec, or null."""
     low: float | None = None
     """The smallest value."""
     allowed: tuple[str, ...] = ()
     within: Literal["steps", "checkpoints", "metric", "selecting"] | None = None
-    """A step of training, a checkpoint, the range of the row's metric, that of the metric that selects checkpoints."""
+    """A training step, a checkpoint, or in the range of the row's metric or of the metric that selects checkpoints."""
 
 
 def step_column(slot: str) -> str:
@@ -94,15 +94,15 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
 }
 SCORES = tuple(Column(f"{score}_{weights}", **_SCORE) for score in ("score", "score_new") for weights in WEIGHTS)
-"""What `models` of a reference has in addition: means over all and over new lengths at the best checkpoint."""
+"""Further columns of `models` in a reference: means over all and over new lengths at the best checkpoint."""
 _BY_ANALYSIS = ("score_new", "has_new", "gain", "new", "at", "error")
-"""What `analysis` and `views` add to the columns of `models`."""
+"""Columns that `analysis` and `views` add to `models`."""
 RESERVED = frozenset(column.name for table in (*TABLES.values(), SCORES) for column in table).union(_BY_ANALYSIS)
-"""No field of a task or a model and no hyperparameter goes by one of these names."""
+"""Names that no field of a task or a model and no hyperparameter may have."""
 
 
 def described() -> str:
-    """The tables and their columns, for whoever finds a run directory."""
+    """The tables and their columns, for the README of a run."""
     lines = []
     for name, columns in TABLES.items():
         keys = ", ".join(column.name for column in columns if column.key)
@@ -114,7 +114,7 @@ def described() -> str:
 
 
 def models_columns(fields: Mapping[str, Any], hyperparameters: Iterable[str]) -> tuple[Column, ...]:
-    """Those of `models`, with fields of task and model, by name and value, and hyperparameters before how it ended."""
+    """Columns of `models`, given the fields of task and model, by name and value, and the hyperparameters."""
     begin = TABLES["models"][: -len(_ENDED)]
     described = (Column(name, type(value), shared=True, needed=False) for name, value in fields.items())
     drawn = (Column(name, float, null=True, needed=False) for name in hyperparameters)

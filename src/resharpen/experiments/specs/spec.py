@@ -1,4 +1,4 @@
-"""Experiment specs: what to train, as frozen dataclasses. A spec says everything that can change a result."""
+"""Experiment specs as frozen dataclasses: what to train, with everything that can change a result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from resharpen import own, streams
 from resharpen.engines.base import Ensemble, Problem, setting_name
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.specs.schema import RESERVED
-from resharpen.experiments.specs.variant import OF_THE_TASK, Variant, choose, meaning, sum_name
+from resharpen.experiments.specs.variant import OF_THE_TASK, Variant, choose, meaning, sizes_of, sum_name
 from resharpen.models import Model, find_model
 from resharpen.optim import find_optimizer
 from resharpen.optim.hyperparameters import TABLE, Given, Row, draw, narrowed
@@ -28,50 +28,54 @@ from resharpen.tasks import Task
 
 ENGINES = ("auto", "torch", "native")
 LARGEST = 2**31 - 1
-"""Of models, steps and the like: what the counters of the random streams take."""
+"""Limit on models, steps and the like, from the counters of the random streams."""
 MOST_WEIGHTS = 10**9
-"""Of a model; sixteen and more are trained side by side."""
+"""Limit on the weights of one model; at least sixteen are trained side by side."""
 CHECKED_AT_ONCE = 2**21
-"""Bound on positions x tokens of an own task that are looked at together."""
+"""Limit on places x tokens of a user's task that are checked together."""
 LONGEST_NAME = 200
-"""Of what becomes the name of a directory, with room for the rest of a path."""
+"""Limit on the name of a directory in a run, with room for the rest of a path."""
 
 
 def check_name(name: str, what: str = "name") -> None:
-    """UserError for what is not the name of one directory, below wherever it is put."""
-    typed(what, name, str)
-    if not name.strip() or name.startswith(".") or any(x in "/\\" or not x.isprintable() for x in _readable(name)):
+    """UserError unless the name can be that of one directory."""
+    encoded = typed(what, name, str).encode("utf-8", "surrogateescape")  # a file's name need not be UTF-8
+    bad = any(x in "/\\" or not x.isprintable() for x in encoded.decode("utf-8", "replace"))
+    if bad or not name.strip() or name.startswith("."):
         raise UserError(f"{what} = {name!r}: must be one name, without '/', '\\' or a dot in front")
-    if len(name.encode("utf-8", "surrogateescape")) > LONGEST_NAME:
+    if len(encoded) > LONGEST_NAME:
         raise UserError(f"{what} = {name[:20]!r}...: at most {LONGEST_NAME} characters")
-
-
-def _readable(name: str) -> str:
-    """A file's name need not be UTF-8."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Task and training length, which the random streams go by, and the model that a variant starts from."""
+    """Task and training length, which key the random streams, and the model that variants start from."""
 
     task: Task
     train_length: int
     model: Model = None  # pyright: ignore[reportAssignmentType]
-    """Where none is given, the usual one of the task."""
+    """By default the usual model of the task."""
+    sizes: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
+    """The sizes that the spec names: a model of the user's own gets them, too. None: those that are not usual."""
 
     def __post_init__(self) -> None:
         self.task.check_train_length(self.train_length)
         if self.model is None:
             object.__setattr__(self, "model", usual_model(self.task))
         check_fits(self.task, self.model)
+        if self.sizes is None:
+            usual = type(self.model).usual(self.task.vocabulary)
+            names = [size.name for size in fields(self.model)]  # pyright: ignore[reportArgumentType]
+            object.__setattr__(self, "sizes", tuple(x for x in names if getattr(usual, x) != getattr(self.model, x)))
 
     @property
     def name(self) -> str:
         return setting_name(self.task, self.train_length)
 
     def model_of(self, variant: Variant) -> Model:
-        model = variant.model.apply(self.model, self.task.vocabulary) if variant.model else self.model
+        assert self.sizes is not None
+        change, base = variant.model, self.model
+        model = change.apply(base, self.task.vocabulary, self.sizes) if change else base
         check_fits(self.task, model)
         return model
 
@@ -82,8 +86,7 @@ def usual_model(task: Task) -> Model:
 
 @cache
 def check_own_task(task: Task, seed: int, train_length: int) -> None:
-    """UserError for a task of the user's own whose validation sets or minibatches are wrong, before one is trained on.
-    Once a process: what it looks at is what training looks at first."""
+    """UserError for a user's task whose validation sets or first minibatch are invalid; once per process."""
     try:
         for use in ("selection", "report"):
             for piece in task.validation(seed, use).pieces(CHECKED_AT_ONCE // task.vocabulary):
@@ -95,8 +98,37 @@ def check_own_task(task: Task, seed: int, train_length: int) -> None:
         raise own.OwnCodeError(f"task '{task.name}' failed in your own code", error) from error
 
 
+@cache
+def check_own_module(task: Task, model: Model, seed: int, train_length: int) -> None:
+    """UserError for a module of the user's own that cannot be trained on a task, before it is. Once a process."""
+    from resharpen.models.adapter import ModuleModel, check_module
+
+    assert isinstance(model, ModuleModel)
+    key = streams.key(seed, setting_name(task, train_length), "batch")
+    few, others = (task.batch(key, 0, step, n, train_length).inputs for step, n in ((0, 3), (1, 2)))
+    try:
+        check_module(model, few, others, longest_input(task, seed, few))
+    except Exception as error:
+        if isinstance(error, UserError) or not own.raised_by_own(error):
+            raise
+        raise own.OwnCodeError(f"the module '{own.short(model.kind)}' failed in your own code", error) from error
+
+
+def longest_input(task: Task, seed: int, inputs: Any) -> Any:
+    """One input as long as the longest that is reported: the first of some that is there repeated, where the task says
+    how long that is, else from its report set."""
+    lengths = None if own.is_own(task.kind) else task.reported_lengths
+    if lengths is None:
+        *_, last = task.validation(seed, "report").pieces(1)
+        return task.examples(last).inputs
+    if isinstance(inputs, tuple):
+        priority, kind, _ = (np.resize(x[:1], (1, max(lengths))) for x in inputs)
+        return inputs._replace(priority=priority, kind=kind, length=np.array([max(lengths)]))  # pyright: ignore[reportAttributeAccessIssue]
+    return np.resize(inputs[:1], (1, max(lengths)))
+
+
 def _given(name: str, value: Any) -> Given:
-    """What a spec says of a row, a list of two being a pair."""
+    """A row of [hyperparameters] as a number, a pair or a Row."""
     if isinstance(value, Row):
         return value
     numbers = value if isinstance(value, list | tuple) else [value]
@@ -109,6 +141,13 @@ def _given(name: str, value: Any) -> Given:
 def check_fits(task: Task, model: Model) -> None:
     if model.reads != task.reads:
         raise UserError(f"the model '{own.short(model.kind)}' reads {model.reads}, {task.name} gives {task.reads}")
+    for size in sizes_of(model):
+        if getattr(model, size) is None:
+            takes = ", ".join(sizes_of(model))
+            name = own.short(model.kind)
+            raise UserError(
+                f"the model '{name}' needs {size}, as in model = {{ kind = ..., {size} = 32 }} (it takes: {takes})"
+            )
     for size in OF_THE_TASK:
         given = getattr(model, size, task.vocabulary)
         if given != task.vocabulary:
@@ -117,7 +156,7 @@ def check_fits(task: Task, model: Model) -> None:
 
 @dataclass(frozen=True)
 class Shard:
-    """One setting and variant, and consecutive draws of one group: the unit of work and of resumption."""
+    """Consecutive draws of one group, of one setting and variant: the unit of work and of resumption."""
 
     setting: Setting
     variant: str
@@ -138,7 +177,7 @@ class Shard:
 
 
 def models_of(shard: str) -> list[str]:
-    """Ids of the models in a shard, from its name.
+    """Ids of the models of the shard of that name.
 
     >>> models_of("sct-v9-s3/peri/00016-00018")
     ['sct-v9-s3/peri/16', 'sct-v9-s3/peri/17', 'sct-v9-s3/peri/18']
@@ -149,7 +188,7 @@ def models_of(shard: str) -> list[str]:
 
 
 def shard_named(experiment: Experiment, name: str) -> Shard:
-    """The shard of that name, whatever the sizes of others; ValueError for one that the experiment cannot have."""
+    """The shard of that name, of any size; ValueError if the experiment cannot have it."""
     for setting in experiment.settings:
         for variant in experiment.variants:
             draws = re.fullmatch(r"(\d{5,10})-(\d{5,10})", name.removeprefix(f"{setting.name}/{variant}/"))
@@ -162,18 +201,18 @@ def shard_named(experiment: Experiment, name: str) -> Shard:
 
 @dataclass(frozen=True)
 class Role:
-    """What a field of an experiment is for. Whoever needs a list of fields derives it from these."""
+    """What a field of an experiment is for: lists of fields are derived from these."""
 
     kind: type[int] | type[str] | None = None
-    """A number or a text in a TOML file; None for what has a table of its own there."""
+    """Its type in a TOML file; None if it has its own table there."""
     trains: bool = False
-    """Whether it changes models: then it is part of the identity of a shard."""
+    """It changes models, so it is part of the identity of a shard."""
     pairs: bool = False
-    """Whether two runs must have it in common to be compared pair by pair, or with a reference."""
+    """Two runs must agree on it to be compared pair by pair, or with a reference."""
     option: bool = False
-    """Whether the command line can change it."""
+    """The command line can change it."""
     shown: str = ""
-    """What the report calls it where it differs from the paper's protocol."""
+    """Its name in the report, where it differs from the paper's protocol."""
 
 
 def role(kind: type[int] | type[str] | None = None, default: Any = MISSING, **roles: Any) -> Any:
@@ -190,24 +229,24 @@ class Experiment:
     name: str = role(str)
     settings: tuple[Setting, ...] = role()
     variants: Mapping[str, Variant] = role()
-    """By name; a list of sums such as `peri+log-n` will do, too."""
+    """By name; also accepts a list of sums such as `peri+log-n`."""
     models: int = role(int, option=True, shown="models per violin")
     steps: int = role(int, trains=True, pairs=True, option=True, shown="training steps")
     batch: int | None = role(int, default=None, trains=True, pairs=True, shown="sequences in a minibatch")
-    """None takes the task's usual number."""
+    """By default the task's usual number."""
     checkpoints: int = role(int, default=100, trains=True, pairs=True, shown="checkpoints")
     seed: int = role(int, default=0, trains=True, pairs=True, option=True)
     engine: str = role(str, default="auto", option=True)
-    """Identity takes that of each variant, which is resolved when a run starts."""
+    """Not part of the identity, which has the engine of each variant, resolved when a run starts."""
     device: str = role(str, default="cpu", trains=True, option=True)
-    """Where the torch engine computes: cpu, cuda or mps."""
+    """Device of the torch engine: cpu, cuda or mps."""
     march: str = role(str, default="native", trains=True, option=True)
-    """The instruction set of native kernels: this machine's own, or one that several machines have, x86-64-v3 say."""
+    """Instruction set of native kernels: this machine's, or one that several machines have, such as x86-64-v3."""
     hyperparameters: Mapping[str, Given] = field(default_factory=dict, metadata={"role": Role(pairs=True)})
-    """Rows of the search that are other than those of the paper, or of the parts: fixed to a number or narrowed to
-    (low, high), each variant's row in its own scale; or a Row, whose scale is then that of all."""
+    """Rows of the search that differ from those of the paper or of the parts: a number, a pair (low, high) in the scale
+    of each variant's row, or a Row with its scale."""
     baseline: str | None = role(str, default=None)
-    """The variant that the others are compared with; None takes the first. It changes nothing that is trained."""
+    """The variant that others are compared with, by default the first. It does not change training."""
 
     def __post_init__(self) -> None:
         if not self.settings or not self.variants:
@@ -215,15 +254,11 @@ class Experiment:
         if self.batch is None:
             object.__setattr__(self, "batch", self.settings[0].task.usual_batch)
         check_name(self.name)
-        for name in ("models", "steps", "batch", "checkpoints"):
-            if typed(name, getattr(self, name), int) < 1:
-                raise UserError(f"{name} = {getattr(self, name)}: must be at least 1")
-            if getattr(self, name) > LARGEST:
-                raise UserError(f"{name} is too large: at most {LARGEST:,}")
-        if typed("seed", self.seed, int) < 0:
-            raise UserError(f"seed = {self.seed}: must not be negative")
-        if self.seed >= 2**63:
-            raise UserError("seed is too large: less than 2^63")
+        ranges = dict.fromkeys(("models", "steps", "batch", "checkpoints"), (1, LARGEST)) | {"seed": (0, 2**63 - 1)}
+        for name, (low, high) in ranges.items():
+            if not low <= typed(name, value := getattr(self, name), int) <= high:
+                must = f"at least {low}" if value < low else f"at most {high:,}"
+                raise UserError(f"{name} = {shown(value)}: must be {must}")
         self._check_settings()
         if self.engine not in ENGINES:
             raise unknown("engine", self.engine, ENGINES)
@@ -246,18 +281,19 @@ class Experiment:
             check_name(setting.name, "name of a task")
             if own.is_own(setting.task.kind):
                 check_own_task(setting.task, self.seed, setting.train_length)
-        # some file systems take capitals and small letters for the same
+        # some file systems ignore case
         names = [setting.name.lower() for setting in self.settings]
         if twice := {name for name, n in Counter(names).items() if n > 1}:
             raise UserError(
-                f"two tasks are both called '{twice.pop()}': run them apart, or make what differs a variant"
+                f"two tasks are called '{twice.pop()}': run them separately, or make what differs a variant"
             )
 
     def _named_variants(self) -> dict[str, Variant]:
-        """Nothing left open. A sum goes by its parts in order, so that two spellings are one variant."""
+        """Resolved variants. A sum is named by its parts in order, so that two spellings are one variant."""
         given = self.variants if isinstance(self.variants, Mapping) else choose(self.variants, {})
         named: dict[str, Variant] = {}
         for written, variant in given.items():
+            self._check_sizes(written, variant)
             whole, said = self._resolved(variant), meaning(written)
             is_sum = own.is_own(written) or (said is not None and self._same(said, whole))
             name = sum_name(whole, self.settings[0].model_of(variant)) if is_sum else written
@@ -269,10 +305,22 @@ class Experiment:
             check_name(name, "name of a variant")
             if name.lower() in {other.lower() for other in named}:
                 raise UserError(
-                    f"variant '{name}' differs from another in capitals only, which not all disks tell apart"
+                    f"variant '{name}' differs from another in capitals only: some file systems ignore case"
                 )
             named[name] = whole
         return named
+
+    def _check_sizes(self, name: str, variant: Variant) -> None:
+        """UserError where tasks of different sizes would give one variant of the user's own several."""
+        if variant.model is None or not own.is_own(variant.model.kind or "") or variant.model.whole:
+            return
+        takes = sizes_of(self.settings[0].model_of(variant))
+        for size in (x for x in takes if x not in dict(variant.model.sizes)):
+            if len({getattr(s.model, size) if size in (s.sizes or ()) else None for s in self.settings}) > 1:
+                raise UserError(
+                    f"variant '{own.short(name)}': the tasks name different sizes {size}: run them apart, or name it "
+                    "in the variant's model"
+                )
 
     def _named_baseline(self) -> str | None:
         if self.baseline is None or self.baseline in self.variants:
@@ -287,7 +335,7 @@ class Experiment:
         return variant.resolved(self.settings[0].model_of(variant))
 
     def _same(self, a: Variant, b: Variant) -> bool:
-        """Whether two variants are made of the same parts, whatever trains them."""
+        """Whether two variants have the same parts, whatever their engines."""
         return replace(self._resolved(a), engine=None) == replace(self._resolved(b), engine=None)
 
     def _check_variants(self) -> None:
@@ -296,21 +344,20 @@ class Experiment:
                 try:
                     model = setting.model_of(variant)
                     parts = variant.parts(model)
-                    weights = sum(math.prod(map(int, p.shape)) for p in model.parameters(parts).values())
+                    weights = self.parameter_count(setting, name)
                     if weights > MOST_WEIGHTS:
                         raise ValueError(f"a model of {weights:,} weights is too large: at most {MOST_WEIGHTS:,}")
                 except ValueError as error:
                     raise UserError(f"variant '{name}': {error}") from error
+                if model.is_module:
+                    check_own_module(setting.task, model, self.seed, setting.train_length)
                 if not parts.attention.trains:
-                    raise UserError(f"variant '{name}': {parts.attention.name} is to read trained models with")
+                    raise UserError(f"variant '{name}': {parts.attention.name} is only for rescoring trained models")
             find_optimizer(variant.optimizer)
             if variant.engine not in (None, "torch", "native"):
                 raise unknown(f"engine of variant '{name}'", str(variant.engine), ENGINES[1:])
             self._check_columns(variant)
-        rows = {row for variant in self.variants.values() for row in self.rows(variant)}
-        for name in self.hyperparameters:
-            if name not in rows:
-                raise unknown("hyperparameter", name, rows)
+        known("hyperparameter", self.hyperparameters, {row for v in self.variants.values() for row in self.rows(v)})
 
     def _check_columns(self, variant: Variant) -> None:
         rows = self.rows(variant)
@@ -326,28 +373,31 @@ class Experiment:
                     if what == "model":
                         typed(f"{name} of a {own.short(thing.kind)}", value, int)
 
+    def parameter_count(self, setting: Setting, variant: str) -> int:
+        """How many numbers a model learns."""
+        model = setting.model_of(self.variants[variant])
+        parameters = model.parameters(self.variants[variant].parts(model))
+        return sum(math.prod(map(int, p.shape)) for p in parameters.values())
+
     def usual_rows(self, variant: Variant) -> dict[str, Row]:
-        """What is drawn where the spec says nothing of it: the paper's table, and what the parts of a variant bring."""
+        """The default search of a variant: the paper's table, and the rows of its parts."""
         parts = variant.parts(self.settings[0].model_of(variant))
         return {**TABLE, **find_optimizer(variant.optimizer).hyperparameters, **parts.hyperparameters}
 
     def rows(self, variant: Variant) -> dict[str, Row]:
-        """What is drawn for the models of a variant."""
+        """The search of a variant."""
         rows, given = self.usual_rows(variant), self.hyperparameters
         return {name: narrowed(name, given[name], row) if name in given else row for name, row in rows.items()}
 
     def checkpoint_steps(self) -> list[int]:
-        """Evenly spaced, the last at step T; fewer where there are not so many steps."""
+        """Evenly spaced, the last at step T; fewer if there are fewer steps."""
         if self.checkpoints >= self.steps:
             return list(range(1, self.steps + 1))
         return sorted({round(self.steps * (i + 1) / self.checkpoints) for i in range(self.checkpoints)} - {0})
 
     def shards(self, extents: Iterable[int] = ()) -> list[Shard]:
-        """All shards, group by group so that a run in progress is balanced over settings and variants.
-
-        `extents` are the numbers of models that a growing run had earlier: a shard ends there too, so that what
-        was trained stays a whole shard.
-        """
+        """All shards, group by group, so that a run in progress is balanced over settings and variants. Shards also end
+        at `extents`, the numbers of models that the run had before it was extended."""
         cuts = sorted({*range(0, self.models, GROUP), *extents, self.models})
         return [
             Shard(setting, variant, first, end - first)
@@ -361,7 +411,7 @@ class Experiment:
         return [Shard(setting, variant, 0, 1) for setting in self.settings for variant in self.variants]
 
     def shard_sizes(self) -> dict[int, int]:
-        """How many shards there are of how many models, for each setting and variant, counted without making them."""
+        """Models per shard -> number of such shards, for each setting and variant."""
         full, rest = divmod(self.models, GROUP)
         return {GROUP: full, rest: 1} if rest else {GROUP: full}
 
@@ -387,15 +437,15 @@ class Experiment:
         return Ensemble(shard.draw_M, draw(rows, self.seed, shard.setting.name, shard.draw_M))
 
     def references(self) -> list[str]:
-        """What of this experiment is the user's own code."""
+        """References to user code."""
         kinds = [kind for s in self.settings for kind in (s.task.kind, s.model.kind) if own.is_own(kind)]
         kinds += [name for s in self.settings for name in s.task.own_metrics if isinstance(name, str)]
         parts = [name for variant in self.variants.values() for name in variant.references()]
         return list(dict.fromkeys([*kinds, *parts]))
 
     def with_changes(self, variants: Iterable[str] | None = None, **given: Any) -> Experiment:
-        """The same experiment with other `models`, `steps`, `seed`, `engine`, `device` or `march`, None leaving them as
-        they are. A baseline that is not among new variants goes."""
+        """The same experiment with other variants, `models`, `steps`, `seed`, `engine`, `device` or `march`; None keeps
+        a field. A baseline that is not among the new variants is dropped."""
         known("field", given, [name for name, role in roles(self).items() if role.option])
         if variants is not None:
             given["variants"] = choose(variants, self.variants)
@@ -406,12 +456,12 @@ class Experiment:
         return changed._with(baseline=self.baseline if self.baseline in changed.variants else None)
 
     def with_engines(self, engines: Mapping[str, str | None], engine: str | None = None) -> Experiment:
-        """The same with an engine for each variant, and what was asked for all of them."""
+        """The same experiment with an engine for each variant, and the `engine` that was asked for."""
         variants = {name: replace(variant, engine=engines[name]) for name, variant in self.variants.items()}
         return self._with(variants=variants, engine=engine or self.engine)
 
     def _with(self, **fields: Any) -> Experiment:
-        """A copy with fields that need not be checked again."""
+        """A copy with other fields, which are not validated again: a spec is checked once on its way to a run."""
         made = copy.copy(self)
         for name, value in fields.items():
             object.__setattr__(made, name, value)

@@ -1,27 +1,29 @@
-"""A spec as plain data and back: TOML files of the user's and the resolved spec in a run directory are one format.
+"""Specs as plain data: TOML files of users, the resolved spec in a run directory, and identity hashes of shards.
 
 name = "my-norm"
 models = 32
 steps = 20_000
 variants = ["pre", "peri+log-n", "mine"]
-baseline = "pre"                    # what the others are compared with; else the first
+baseline = "pre"                    # what the others are compared with; by default the first
 
 [task]                              # or several, as [[task]]
 v = 9
 train_lengths = [2, 3]
 
-[variant.mine]                      # what no sum of names can say
-placement = { block_out = true }    # any of the seven positions
-norm = "dyt.py:dyt"                 # code of your own: FILE.py:NAME relative to this file, wherever a name can stand
+[variant.mine]                      # a variant that is not a sum of built-in parts
+placement = { block_out = true }    # any of the seven sites
+norm = "dyt.py:dyt"                 # your own code: FILE.py:NAME, relative to this file, wherever a name can stand
 
-[hyperparameters]                   # fix a row or narrow it; the rest is drawn as in the paper
+[hyperparameters]                   # fix or narrow a row; the others are drawn as in the paper
 peak_learning_rate = 1e-3
 weight_decay = [1e-6, 1e-2]
-ema_lag = { low = 1.0, high = 1e3, scale = "linear" }    # or in another scale than its own
+ema_lag = { low = 1.0, high = 1e3, scale = "linear" }    # or change its scale
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
@@ -30,8 +32,8 @@ from typing import Any
 
 from resharpen import own
 from resharpen.errors import UserError
-from resharpen.experiments.specs.spec import Experiment, Setting, roles, usual_model
-from resharpen.experiments.specs.variant import Variant, choose, from_table
+from resharpen.experiments.specs.spec import Experiment, Setting, Shard, roles
+from resharpen.experiments.specs.variant import choose, from_table
 from resharpen.models import Model, find_model
 from resharpen.optim.hyperparameters import TABLE, Row
 from resharpen.paths import absolute
@@ -39,7 +41,7 @@ from resharpen.plain import Data, known, typed
 from resharpen.tasks import SetComplement, Task, find_task, options
 
 Refer = Callable[[str], str]
-"""From a name in a spec to one that holds everywhere: that of a built-in thing, or a reference."""
+"""Turns a name in a spec into a built-in name or a reference, which do not depend on the working directory."""
 _TABLES = ("variants", "variant", "task", "hyperparameters")
 """Top-level keys that are not plain fields of an experiment."""
 _FORMER = {"placements": "variants", "placement": "variant", "norms": "variants", "attention": "variants"}
@@ -62,21 +64,24 @@ def read_toml(path: str | Path) -> Experiment:
 
 
 def from_data(data: Data, base: Path | None = None) -> Experiment:
-    """The experiment that plain data of the user's describes; anything unknown or of the wrong type is an error.
-
-    Files of the user's own are relative to `base`.
-    """
+    """The experiment that a user's data describes; UserError for unknown keys and wrong types. Paths of user code are
+    relative to `base`."""
     return _experiment(data, lambda name: own.refer(name, base) if own.is_own(name) else name, base)
 
 
-def from_stored(data: Data) -> Experiment:
-    """The experiment of a run or a reference, as `to_data` wrote it. Others may have written it to have their code
-    executed: it names code by its hash only, and nothing in it is taken for a path."""
+def from_stored(data: Data, path: Path) -> Experiment:
+    """The experiment in the header of a run or a reference, as `to_data` wrote it. It may come from others, so it
+    names code by hash only, and nothing in it is used as a path."""
     names, tables = data.get("variants"), data.get("variant", {})
-    if isinstance(names, list) and isinstance(tables, dict):
-        for name in (name for name in names if isinstance(name, str) and name not in tables):
-            raise UserError(f"variant '{name}' has no table: a stored spec has one for each of its variants")
-    return _experiment(data, own.stored)
+    try:
+        if isinstance(names, list) and isinstance(tables, dict):
+            for name in (name for name in names if isinstance(name, str) and name not in tables):
+                raise UserError(f"variant '{name}' has no table: a stored spec has one for each of its variants")
+        return _experiment(data, own.stored)
+    except own.OwnCodeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {error}") from error
 
 
 def _experiment(data: Data, refer: Refer, base: Path | None = None) -> Experiment:
@@ -103,7 +108,7 @@ def _experiment(data: Data, refer: Refer, base: Path | None = None) -> Experimen
 
 
 def to_data(experiment: Experiment) -> dict[str, Any]:
-    """The resolved spec: nothing left to a default."""
+    """The resolved spec, without defaults."""
     return {
         **{name: x for name in _plain_fields(experiment) if (x := getattr(experiment, name)) is not None},
         "variants": list(experiment.variants),
@@ -118,12 +123,18 @@ def _plain_fields(experiment: type[Experiment] | Experiment) -> dict[str, type]:
 
 
 def search_data(experiment: Experiment) -> dict[str, Any]:
-    """Everything that is drawn, by variant: for the record, and to notice where a default has changed."""
-    return {name: _drawn(experiment, variant) for name, variant in experiment.variants.items()}
+    """The search of each variant, recorded to notice changed defaults. A row that the spec narrows has a scale
+    unless it is that of the paper's row, or log: earlier versions assumed those."""
+    before = {name: TABLE.get(name, Row(1.0, 1.0)) for name in experiment.hyperparameters}
+    data = {}
+    for name, variant in experiment.variants.items():
+        usual = experiment.usual_rows(variant) | before
+        data[name] = {row: _row_data(drawn, [usual[row]]) for row, drawn in experiment.rows(variant).items()}
+    return data
 
 
 def differences(old: Data, new: Data, prefix: str = "") -> list[str]:
-    """Every leaf that is not the same, as `key: old -> new`."""
+    """Every leaf that differs, as `key: old -> new`."""
     lines = []
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
@@ -137,10 +148,14 @@ def differences(old: Data, new: Data, prefix: str = "") -> list[str]:
 def _settings(table: Data, refer: Refer) -> list[Setting]:
     kind = typed("kind", table.get("kind", SetComplement.kind), str)
     cls = find_task(refer(kind))
-    data, given = options.split(cls, {k: x for k, x in table.items() if k not in ("kind", "train_lengths", "model")})
-    names = [refer(typed("metrics", name, str)) for name in given.get("metrics", ())]
-    task = cls.from_data(data).with_options(names, given.get("sequences"))
-    model = _model(task, typed("task.model", table.get("model", {}), dict), refer)
+    data, further = options.split(cls, {k: x for k, x in table.items() if k not in ("kind", "train_lengths", "model")})
+    names = [refer(typed("metrics", name, str)) for name in further.get("metrics", ())]
+    task = cls.from_data(data).with_options(names, further.get("sequences"))
+    given = table.get("model", {})
+    given = {"kind": given} if isinstance(given, str) else typed("task.model", given, dict, "a name or a table")
+    model = _model(task, given, refer)
+    # a stored spec has all sizes, also those that nobody named
+    sizes = None if refer is own.stored else tuple(name for name in given if name != "kind")
     usual = [] if task.usual_train_length is None else [task.usual_train_length]
     if not usual and "train_lengths" not in table:
         raise UserError("[task] needs 'train_lengths'")
@@ -148,14 +163,14 @@ def _settings(table: Data, refer: Refer) -> list[Setting]:
     if not lengths:
         raise UserError("train_lengths = []: at least one training length")
     if len({str(length) for length in lengths}) != len(lengths):
-        raise UserError(f"train_lengths = {lengths}: a length stands there twice")
-    return [Setting(task, typed("train_lengths", length, int), model) for length in lengths]
+        raise UserError(f"train_lengths = {lengths}: a length is given twice")
+    return [Setting(task, typed("train_lengths", length, int), model, sizes) for length in lengths]
 
 
 def _model(task: Task, table: Data, refer: Refer) -> Model:
-    """The model of a task: the usual one of its kind, with the sizes that are given."""
+    """The model of a task: the usual one of its kind, with the given sizes."""
     kind = refer(typed("kind", table.get("kind", task.usual_model), str))
-    usual = usual_model(task) if kind == task.usual_model else find_model(kind).usual(task.vocabulary)
+    usual = find_model(kind).usual(task.vocabulary)
     names = [field.name for field in fields(usual)]  # pyright: ignore[reportArgumentType]
     sizes = {name: value for name, value in table.items() if name != "kind"}
     known(f"size in [task.model] of a {own.short(kind)}", sizes, names)
@@ -163,7 +178,7 @@ def _model(task: Task, table: Data, refer: Refer) -> Model:
 
 
 def tasks_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
-    """Settings that differ in the training length only make one [task]."""
+    """Settings as [task] tables; those that differ in the training length only share one."""
     tasks: dict[tuple[Task, Model, str], list[int]] = {}
     for setting in settings:
         key = setting.task, setting.model, str(options.as_data(setting.task))
@@ -189,7 +204,7 @@ def _row(name: str, table: Data) -> Row:
 
 
 def _given_data(experiment: Experiment) -> dict[str, Any]:
-    """A Row in the scale that all variants have anyway is a pair."""
+    """[hyperparameters]; a Row in the usual scale of all variants is written as a pair."""
     usual = [experiment.usual_rows(variant) for variant in experiment.variants.values()]
     data: dict[str, Any] = {}
     for name, given in experiment.hyperparameters.items():
@@ -200,17 +215,32 @@ def _given_data(experiment: Experiment) -> dict[str, Any]:
     return data
 
 
-def _drawn(experiment: Experiment, variant: Variant) -> dict[str, Any]:
-    """A row that the spec narrows says its scale if it is not that of the paper's row of that name, or the log scale:
-    a run of an earlier version, which took those, is not continued in another."""
-    usual = experiment.usual_rows(variant)
-    before = {name: TABLE.get(name, Row(1.0, 1.0)) for name in experiment.hyperparameters}
-    return {name: _row_data(row, [before.get(name, usual[name])]) for name, row in experiment.rows(variant).items()}
-
-
 def _row_data(row: Row, usual: Iterable[Row]) -> Any:
-    """Low and high, or only one if they are the same, and scale and floor where they are not the usual ones."""
+    """[low, high], or a number if they are equal; a table if scale or floor are not the usual ones."""
     fixed = row.low == row.high
     if all((fixed or row.scale == x.scale) and row.floor == x.floor for x in usual):
         return row.low if fixed else [row.low, row.high]
     return {"low": row.low, "high": row.high, "scale": row.scale, "floor": row.floor}
+
+
+def identities(experiment: Experiment, drawn: Mapping[str, Any]) -> Callable[[Shard], str]:
+    """Identity hashes of shards: of everything that can change results, `drawn` being the search of each variant as the
+    run recorded it. The experiment's name and number of models are left out, so that a run can be extended."""
+    shared = {name: getattr(experiment, name) for name, of_field in roles(experiment).items() if of_field.trains}
+    digests = {}
+    for setting in experiment.settings:
+        for name, variant in experiment.variants.items():
+            of_cell = {
+                "task": tasks_data([setting]),
+                "variant": variant.as_data(),
+                "engine": variant.engine or experiment.engine,
+                "drawn": drawn.get(name),
+            }
+            digests[setting.name, name] = hashlib.sha256(json.dumps({**shared, **of_cell}, sort_keys=True).encode())
+
+    def identity(shard: Shard) -> str:
+        digest = digests[shard.setting.name, shard.variant].copy()
+        digest.update(shard.name.encode())
+        return digest.hexdigest()[:32]
+
+    return identity

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,20 +64,40 @@ class ModelChange:
 
     kind: str | None = None
     sizes: tuple[tuple[str, int], ...] = ()
+    whole: bool = field(default=False, compare=False, repr=False)
+    """Whether `sizes` are all that were chosen, so that nothing comes from the task's model."""
 
-    def apply(self, base: Model, vocabulary: int) -> Model:
+    def apply(self, base: Model, vocabulary: int, named: Collection[str] = ()) -> Model:
+        """The model, of a task whose own model is `base`. Sizes that the spec names there, `named`, are also those of a
+        kind of the user's own, where this says nothing else."""
         same = self.kind in (None, base.kind)
         start = base if same else find_model(str(self.kind)).usual(vocabulary)
         names = [field.name for field in fields(start)]  # pyright: ignore[reportArgumentType]
         known(f"size of a {own.short(start.kind)}", dict(self.sizes), names)
-        return replace(start, **dict(self.sizes))  # pyright: ignore[reportArgumentType]
+        reach = own.is_own(start.kind) and not same and not self.whole
+        of_task = {size: getattr(base, size) for size in named} if reach else {}
+        if (foreign := [size for size in of_task if size not in names]) and not self.sizes:
+            raise UserError(
+                f"the model '{own.short(start.kind)}' does not take {foreign[0]}, a size of [task] model "
+                f"(it takes: {', '.join(sizes_of(start)) or 'none'}): give it sizes of its own, "
+                "as in [variant.NAME] model = { kind = ..., d = 32 }"
+            )
+        given = {size: x for size, x in of_task.items() if size in names} | dict(self.sizes)
+        return replace(start, **given)  # pyright: ignore[reportArgumentType]
 
     def resolved(self, model: Model) -> ModelChange:
-        """With every size that another kind of model has by default, as it came out."""
+        """With every size that another kind of model has by default, or from the task's model, as it came out."""
         if self.kind is None:
             return self
-        sizes = [f.name for f in fields(model) if f.default is not MISSING and f.name not in OF_THE_TASK]  # pyright: ignore[reportArgumentType]
-        return replace(self, sizes=tuple(sorted({**{s: getattr(model, s) for s in sizes}, **dict(self.sizes)}.items())))
+        usual = type(model).usual(next(getattr(model, size) for size in OF_THE_TASK if hasattr(model, size)))
+        sizes = [
+            f.name
+            for f in fields(model)  # pyright: ignore[reportArgumentType]
+            if (f.default is not MISSING or getattr(usual, f.name) != getattr(model, f.name))
+            and f.name not in OF_THE_TASK
+        ]
+        chosen = {**{size: getattr(model, size) for size in sizes}, **dict(self.sizes)}
+        return replace(self, sizes=tuple(sorted(chosen.items())), whole=True)
 
     def as_data(self) -> dict[str, Any]:
         return ({"kind": self.kind} if self.kind else {}) | dict(self.sizes)
@@ -146,6 +166,11 @@ class Variant:
         return data | ({"model": self.model.as_data()} if self.model else {})
 
 
+def sizes_of(model: Model) -> list[str]:
+    """The sizes that a spec can choose."""
+    return [field.name for field in fields(model) if field.name not in OF_THE_TASK]  # pyright: ignore[reportArgumentType]
+
+
 def _candidates(kind: str, model: Model) -> Iterable[tuple[str, Any]]:
     """Built-in parts of a kind that a model could be trained with."""
     catalog = model.placements if kind == "placement" else CATALOGS[kind]
@@ -178,7 +203,8 @@ def sum_name(variant: Variant, model: Model) -> str:
     usual = {"positions": variant.usual_positions(model), **DEFAULTS}
     further = [getattr(variant, name) for name in PARTS[1:] if getattr(variant, name) != usual[name]]
     network = [variant.model.kind] if variant.model and variant.model.kind else []
-    return "+".join(own.short(str(x)) for x in (*network, variant.placement, *further))
+    placement = [] if network and model.is_module else [variant.placement]
+    return "+".join(own.short(str(x)) for x in (*network, *placement, *further))
 
 
 def meaning(name: str) -> Variant | None:
@@ -227,8 +253,12 @@ def _kind_of(name: str) -> str:
         for part, kind in _KINDS.items():
             if isinstance(found, part):
                 return kind
+        from resharpen.models.adapter import makes_modules
+
+        if makes_modules(found):
+            return "model"
         what = "@rs.norm, @rs.attention, @rs.positions or @rs.optimizer"
-        raise UserError(f"'{name}' is no part of a variant: it needs {what}, or is a class derived from rs.Model")
+        raise UserError(f"'{name}' is no part of a variant: it needs {what}, or is a torch.nn.Module or an rs.Model")
     for kind, catalog in CATALOGS.items():
         if name in catalog:
             return kind
@@ -269,7 +299,7 @@ def _model_change(where: str, table: Mapping[str, Any], refer: Callable[[str], s
         kind = refer(typed(f"kind of model in {where}", kind, str))
         find_model(kind)
     sizes = {size: typed(f"{size} in {where}", value, int) for size, value in table.items() if size != "kind"}
-    return ModelChange(kind, tuple(sorted(sizes.items())))
+    return ModelChange(kind, tuple(sorted(sizes.items())), whole=refer is own.stored)
 
 
 def choose(names: Iterable[str], own_variants: Mapping[str, Variant], base: Path | None = None) -> dict[str, Variant]:

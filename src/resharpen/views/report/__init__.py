@@ -1,10 +1,7 @@
-"""`resharpen report`: runs as one HTML file to look at, offline.
+"""`resharpen report`: runs as one HTML file that works offline.
 
-Python gathers what analysis has computed and packs it; the scripts of `page/` draw it and link what is drawn.
-
-Charts are plotly's. In a trial with two linked panels of 64,000 dots, in headless Chromium on two busy cores without a
-graphics card, plotly's `scattergl` took 0.5 to 0.8 s to show a selection in both; Bokeh took 4 s on a canvas and 11 s
-with WebGL. plotly's script is the larger (4.8 MB against 1.5), but compressed it is 1.5 MB, and the browser unpacks it.
-Parallel coordinates are lines and boxes of a plain plot: plotly's own `parcoords` took 26 s for 4,000 lines there,
-cannot mark one model among the others, and prints as a bitmap.
+Python gathers and packs what analysis has computed; the scripts in `page/` draw it with plotly. In headless Chromium,
+with two linked panels of 64,000 dots, plotly's `scattergl` showed a selection in 0.5 to 0.8 s; Bokeh took 4 to 11 s.
+Parallel coordinates are lines and boxes of a plain plot, because plotly's `parcoords` took 26 s for 4,000 lines, cannot
+highlight one model, and prints as a bitmap.
 """

@@ -1,4 +1,4 @@
-"""Where a run comes from: what was trained, what was cut against the paper, what makes it again."""
+"""Provenance of a run for the report: what was trained, what differs from the paper, how to repeat it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from resharpen.analysis.scores import not_recorded
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.keeping.reference import Reference
+from resharpen.experiments.specs.counts import parameter_counts, side_by_side
 from resharpen.experiments.specs.shelf import SCALES, SHELF, take
 from resharpen.experiments.specs.spec import Experiment, roles
 from resharpen.experiments.specs.toml import differences, to_data
@@ -27,8 +28,8 @@ def about(run: RunOrReference) -> dict[str, Any]:
         where = {"reference": run.name, "shards": f"{done:,} of {shards:,} kept"}
         made = [(len(made["built"]), made["provenance"]) for made in run.header["made"]]
     else:
-        finished = run.done()
-        done, time = len(finished), _time([run.files(shard).told("seconds") for shard in finished])
+        seconds = [run.files(shard).told("seconds") for shard in run.done()]
+        done, time = len(seconds), NOT_RECORDED if None in seconds else duration(sum(seconds))
         where = {"run": str(run.directory), "shards": f"{done:,} of {shards:,} finished"}
         where |= {"time": time if time == NOT_RECORDED else f"{time} of one core's time in all"}
         made = [(done, run.provenance)]
@@ -37,6 +38,7 @@ def about(run: RunOrReference) -> dict[str, Any]:
         "steps": f"{experiment.steps:,} of {experiment.batch:,} sequences, {checkpoints} checkpoints",
         "seed": str(experiment.seed),
         "engine": ", ".join(f"{name}: {variant.engine}" for name, variant in experiment.variants.items()),
+        "parameters": "; ".join(side_by_side(parameter_counts(experiment))),
     }
     if missing := not_recorded(run):
         facts[NOT_RECORDED] = ", ".join(name.replace("_", " ") for name in missing)
@@ -54,14 +56,8 @@ def about(run: RunOrReference) -> dict[str, Any]:
     }
 
 
-def _time(seconds: list[float | None]) -> str:
-    """What shards took together, if all of them say."""
-    known = [x for x in seconds if x is not None]
-    return duration(sum(known)) if len(known) == len(seconds) else NOT_RECORDED
-
-
 def _origin(provenance: dict[str, Any]) -> dict[str, str]:
-    """What a header says of when and where; older ones say less."""
+    """When and where a run was started; older runs record less."""
     versions = (provenance.get("versions") or {}).items()
     cores = f"{provenance.get('cores') or 'an unknown number of'} cores"
     return {
@@ -73,7 +69,7 @@ def _origin(provenance: dict[str, Any]) -> dict[str, str]:
 
 
 def on_the_shelf(experiment: Experiment) -> tuple[str | None, str | None]:
-    """The figure and scale that an experiment was taken from, by its name."""
+    """The figure and scale that an experiment's name refers to."""
     for figure, entry in SHELF.items():
         for scale in SCALES:
             if experiment.name == f"{entry.run or figure}-{scale}":
@@ -82,7 +78,7 @@ def on_the_shelf(experiment: Experiment) -> tuple[str | None, str | None]:
 
 
 def command(run: RunOrReference) -> str:
-    """From nothing, where a figure of the shelf makes this run; else what continues it."""
+    """The command that repeats a run of a figure from scratch; for other runs the one that continues it."""
     experiment, (figure, scale) = run.experiment, on_the_shelf(run.experiment)
     if figure is None or scale is None:
         return run.command
@@ -93,20 +89,16 @@ def command(run: RunOrReference) -> str:
     if (variants := list(experiment.variants)) != list(usual.variants):
         changes["variants"] = variants
         words += ["--variants", ",".join(variants)]
+    # what is trained must agree, by whichever engine
+    how = "|".join(name for name, role in roles(experiment).items() if role.kind is str and name != "name")
     try:
-        if _departures(usual.with_changes(**changes), experiment):
-            return run.command
+        found = differences(to_data(usual.with_changes(**changes)), to_data(experiment))
     except UserError:  # variants that the command line does not know by these names
+        return run.command
+    if not all(re.match(rf"(variant\..*\.engine|{how}): ", line) for line in found):
         return run.command
     words = ["resharpen", "run", figure, "--scale", scale, *words]
     return shlex.join(words if isinstance(run, Reference) else [*words, "--out", str(run.directory)])
-
-
-def _departures(a: Experiment, b: Experiment) -> list[str]:
-    """What differs of what is trained, whatever the engine that trains it."""
-    texts = [name for name, role in roles(a).items() if role.kind is str and name != "name"]
-    how = re.compile(rf"(variant\..*\.engine|{'|'.join(texts)}): ")
-    return [line for line in differences(to_data(a), to_data(b)) if not how.match(line)]
 
 
 def cut(experiment: Experiment) -> list[dict[str, str]] | None:
@@ -114,26 +106,22 @@ def cut(experiment: Experiment) -> list[dict[str, str]] | None:
     figure, _ = on_the_shelf(experiment)
     if figure is None:
         return None
-    paper = take(figure, "paper")
-    rows = [
-        {"what": role.shown, "here": f"{getattr(experiment, name):,}", "paper": f"{getattr(paper, name):,}"}
-        for name, role in roles(experiment).items()
-        if role.shown and getattr(experiment, name) != getattr(paper, name)
-    ]
-    here, there = (set(to_data(x)["variants"]) for x in (experiment, paper))
-    if here != there:
-        rows.append({"what": "variants", "here": ", ".join(sorted(here)), "paper": ", ".join(sorted(there))})
-    settings, full = ({setting.name for setting in x.settings} for x in (experiment, paper))
-    if settings != full:
-        rows.append({"what": "settings", "here": ", ".join(sorted(settings)), "paper": ", ".join(sorted(full))})
-    rows += [
-        {"what": name.replace("_", " "), "here": str(narrowed), "paper": "the whole range"}
-        for name, narrowed in to_data(experiment)["hyperparameters"].items()
-    ]
-    task, full = (x.settings[0].task.as_data() for x in (experiment, paper))
-    rows += [
-        {"what": f"{name.replace('_', ' ')} (validation)", "here": f"{task[name]:,}", "paper": f"{full[name]:,}"}
-        for name in full
-        if isinstance(full[name], int) and name in task and task[name] != full[name]
-    ]
-    return rows
+    here, paper = _protocol(experiment), _protocol(take(figure, "paper"))
+    rows = [(what, _text(here[what]), _text(x)) for what, x in paper.items() if what in here and here[what] != x]
+    for name, narrowed in to_data(experiment)["hyperparameters"].items():
+        rows.append((name.replace("_", " "), str(narrowed), "the whole range"))
+    return [dict(zip(("what", "here", "paper"), row, strict=True)) for row in rows]
+
+
+def _protocol(experiment: Experiment) -> dict[str, int | set[str]]:
+    task = experiment.settings[0].task.as_data()
+    return {
+        **{role.shown: getattr(experiment, name) for name, role in roles(experiment).items() if role.shown},
+        "variants": set(to_data(experiment)["variants"]),
+        "settings": {setting.name for setting in experiment.settings},
+        **{f"{name.replace('_', ' ')} (validation)": n for name, n in task.items() if isinstance(n, int)},
+    }
+
+
+def _text(value: int | set[str]) -> str:
+    return ", ".join(sorted(value)) if isinstance(value, set) else f"{value:,}"

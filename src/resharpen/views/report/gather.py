@@ -1,6 +1,6 @@
-"""Everything that the page shows of the models of a run, as arrays with the models in order.
+"""Everything that the page shows of the models of a run, as arrays.
 
-Models stand by setting, variant and draw, so that the models of a violin are a slice: a `cell`.
+Models are ordered by setting, variant and draw, so that the models of a violin are a slice, a `cell`.
 
 Shapes: M models, H hyperparameters, K metrics, W kinds of weights, L lengths, C checkpoints, V cells.
 """
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     import polars as pl
 
 CURVE_POINTS = 640_000
-"""Checkpoints of all models together from which some are left out: their curves are most of what the file holds."""
+"""The most checkpoints of all models together; beyond it some are left out, as curves make up most of the file."""
 FINEST = 255
 
 
 @dataclass(frozen=True, eq=False)
 class Gathered:
-    """The tables of a run, with the place of every model."""
+    """The tables of a run; `at` is the index of a model."""
 
     run: RunOrReference
 
@@ -38,14 +38,9 @@ class Gathered:
     def models(self) -> pl.DataFrame:
         import polars as pl
 
-        places = {
-            "setting": [s.name for s in self.run.experiment.settings],
-            "variant": list(self.run.experiment.variants),
-        }
-        ranks = [
-            pl.col(name).replace_strict(names, range(len(names)), return_dtype=pl.Int32)
-            for name, names in places.items()
-        ]
+        settings = [setting.name for setting in self.run.experiment.settings]
+        order = {"setting": settings, "variant": list(self.run.experiment.variants)}
+        ranks = [pl.col(name).cast(pl.Enum(names)) for name, names in order.items()]
         return self.run.table("models").sort(*ranks, "draw").with_row_index("at")
 
     @cached_property
@@ -54,7 +49,7 @@ class Gathered:
 
     @cached_property
     def cells(self) -> list[dict[str, Any]]:
-        """What is in a violin: one setting and variant."""
+        """One per setting and variant: the models of a violin."""
         settings = [setting.name for setting in self.run.experiment.settings]
         variants = list(self.run.experiment.variants)
         return [
@@ -74,15 +69,14 @@ class Gathered:
 
     @cached_property
     def lengths_of(self) -> dict[str, list[int]]:
-        """Of every setting, those that anything was measured at."""
+        """The measured lengths of every setting."""
         known = self.lengths.filter(self.lengths["metric"].is_in(self.metrics)).drop_nulls("value")
-        by_setting = known.group_by("setting").agg("length")
-        found = {setting: sorted(set(lengths)) for setting, lengths in by_setting.iter_rows()}
-        return {setting.name: found.get(setting.name, []) for setting in self.run.experiment.settings}
+        names = [setting.name for setting in self.run.experiment.settings]
+        return {name: known.filter(setting=name)["length"].unique().sort().to_list() for name in names}
 
     @cached_property
     def hyperparameters(self) -> dict[str, Any]:
-        """Name -> row of the search, over all variants; not those of which no model has a value."""
+        """Rows of the hyperparameter table by name, over all variants, of which any model has a value."""
         experiment, there = self.run.experiment, {column.name for column in self.models if column.count()}
         rows = {name: row for variant in experiment.variants.values() for name, row in experiment.rows(variant).items()}
         return {name: row for name, row in rows.items() if name in there}
@@ -121,8 +115,8 @@ class Gathered:
         return {"mean": mean, "new": new, "value": value}
 
     def _violins(self, mean_KxWxM: NDArray, value_KxWxMxL: NDArray) -> dict[str, NDArray]:
-        """Of every violin, over all lengths and then at each: `violin` [K, V, W, 1+L, points] its width, 255 at most,
-        and `ends` [K, V, W, 1+L, 4] where it begins and ends, median and best quantile."""
+        """Violins over all lengths and at each length: their widths, at most 255, `violin` [K, V, W, 1+L, points], and
+        `ends` [K, V, W, 1+L, 4]: smallest and largest value, median, best quantile."""
         every = np.concatenate([mean_KxWxM[..., None], value_KxWxMxL], axis=-1)
         shape = len(self.metrics), len(self.cells), len(WEIGHTS), every.shape[-1]
         width, ends = np.zeros((*shape, POINTS), np.uint8), np.full((*shape, 4), np.nan, np.float32)
@@ -138,7 +132,7 @@ class Gathered:
 
     @cached_property
     def checkpoints(self) -> list[int]:
-        """The steps whose curves are shown, the last one always: all of them unless there are too many models, and none
+        """The steps of the curves: all, or an even sample that ends with the last where there are too many models; none
         of a reference, which has no curves."""
         if not isinstance(self.run, Run):
             return []
@@ -162,9 +156,8 @@ class Gathered:
             score[w][at] = _numbers(of["score"])
             loss[at] = _numbers(of["loss"])
         largest = np.finfo(np.float16).max
-        return {
-            name: np.clip(x, -largest, largest).astype(np.float16) for name, x in (("score", score), ("loss", loss))
-        }
+        curves = {"score": score, "loss": loss}
+        return {name: np.clip(x, -largest, largest).astype(np.float16) for name, x in curves.items()}
 
 
 def _numbers(column: pl.Series) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""B, D and attention of minimal transformers, a byte an entry: of all models where there is room, else of some."""
+"""B, D and attention of minimal transformers, one byte per entry; of a sample of models where all would not fit."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ FINEST = 127
 @dataclass(frozen=True, eq=False)
 class Inside:
     groups: list[dict[str, Any]]
-    """By number of tokens v: which models."""
+    """The models with v tokens, for each v."""
     arrays: dict[str, NDArray]
-    """`inside-V` [I, 3, V, V], B, D and rows of attention; `scale-V` [I, 3] what 127 stands for."""
+    """`inside-V` [I, 3, V, V], B, D and rows of attention; `scale-V` [I, 3] the value of 127."""
     said: str
-    """Of which models they are."""
+    """Which models are included."""
 
 
 def inside(gathered: Gathered, score_M: NDArray) -> Inside:
-    """Of minimal transformers on Set Complement, at the best checkpoint of the training weights."""
+    """Matrices of minimal transformers on Set Complement, at the best checkpoint of the training weights."""
     run = gathered.run
     if not isinstance(run, Run):  # a reference has no weights
         return Inside([], {}, "")
@@ -42,25 +42,21 @@ def inside(gathered: Gathered, score_M: NDArray) -> Inside:
     for of in cells:
         at = np.array([place[model] for model in of.models["model"]])
         rows = _chosen(score_M[at], int(len(at) * share))
-        by_v.setdefault(_tokens(of), []).append((at[rows], _matrices(of, rows)))
+        theta, hyper = ({name: x[rows] for name, x in arrays.items()} for arrays in (of.theta, of.hyper))
+        found = circuit(theta, of.parts, hyper)
+        matrices = np.stack([*found.matrices(), found.shares()], axis=1)
+        by_v.setdefault(_tokens(of), []).append((at[rows], matrices))
     groups, arrays = [], {}
     for v, pieces in by_v.items():
         matrix = np.concatenate([piece for _, piece in pieces])
         scale = np.abs(matrix).max(axis=(2, 3), initial=0)
         groups.append({"v": v, "models": np.concatenate([at for at, _ in pieces]).tolist()})
-        arrays[f"inside-{v}"] = np.rint(FINEST * matrix / np.where(scale > 0, scale, 1)[..., None, None]).astype(
-            np.int8
-        )
+        unit = np.where(scale > 0, scale, 1)[..., None, None]
+        arrays[f"inside-{v}"] = np.rint(FINEST * matrix / unit).astype(np.int8)
         arrays[f"scale-{v}"] = scale.astype(np.float32)
-    return Inside(groups, arrays, _said(sum(len(of.models) for of in cells), share))
-
-
-def _said(models: int, share: float) -> str:
-    if not models:
-        return ""
-    if share == 1:
-        return "B, D and attention are there for all models that have weights."
-    return f"B, D and attention are there for {share:.0%} of the models: the best of each violin, and an even sample."
+    which = f"{share:.0%} of the models: the best of each violin, and an even sample"
+    said = f"B, D and attention are available for {'all models that have weights' if share == 1 else which}."
+    return Inside(groups, arrays, said if any(len(of.models) for of in cells) else "")
 
 
 def _tokens(of: Opened) -> int:
@@ -68,15 +64,9 @@ def _tokens(of: Opened) -> int:
 
 
 def _chosen(score_M: NDArray, many: int) -> NDArray[np.int64]:
-    """The best half of so many, and the others spread evenly over those that are left; none that diverged."""
+    """The best half of `many` models, the rest an even sample of the others by rank; none that diverged."""
     ranked = np.argsort(score_M, kind="stable")[: np.isfinite(score_M).sum()]
     many = min(max(1, many), len(ranked))
     best = -(-many // 2)
     spread = np.linspace(best, len(ranked) - 1, many - best).round().astype(int)
     return np.sort(ranked[np.r_[np.arange(best), spread]])
-
-
-def _matrices(of: Opened, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    theta, hyper = ({name: x[rows] for name, x in of.items()} for of in (of.theta, of.hyper))
-    opened_up = circuit(theta, of.parts, hyper)
-    return np.stack([*opened_up.matrices(), opened_up.shares()], axis=1)

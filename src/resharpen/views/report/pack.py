@@ -1,8 +1,6 @@
-"""Facts and arrays as one text that goes into a script tag: compressed, in base64, so that nothing in it is markup.
+"""Facts and arrays as one text for a script tag, compressed and in base64, so that nothing in it is markup.
 
-    length of the facts (4 bytes), facts (JSON), and every array from the next multiple of eight on
-
-`page/data.js` reads it.
+Layout, which `page/data.js` reads: length of the facts (4 bytes), facts (JSON), arrays, each aligned to eight bytes.
 """
 
 from __future__ import annotations
@@ -17,18 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-ALIGNED = 8
-
 
 def pack(facts: Mapping[str, Any], arrays: Mapping[str, NDArray]) -> str:
-    described, pieces, at = {}, [], 0
+    described, data = {}, b""
     for name, array in arrays.items():
-        data = np.ascontiguousarray(array).tobytes()
-        described[name] = {"type": array.dtype.name, "at": at, "shape": array.shape}
-        pieces.append(_padded(data))
-        at += len(pieces[-1])
+        described[name] = {"type": array.dtype.name, "at": len(data), "shape": array.shape}
+        data += _padded(array.tobytes())
     header = json.dumps({**finite(facts), "arrays": described}, allow_nan=False).encode()
-    return compressed(_padded(len(header).to_bytes(4, "little") + header) + b"".join(pieces))
+    return compressed(_padded(len(header).to_bytes(4, "little") + header) + data)
 
 
 def compressed(data: bytes) -> str:
@@ -36,7 +30,7 @@ def compressed(data: bytes) -> str:
 
 
 def finite(data: Any) -> Any:
-    """Plain data that JSON knows: null for what is not a number, and for ends that an interval does not have."""
+    """Data for JSON, with None in place of nan and infinity, such as the open end of an interval."""
     if isinstance(data, Mapping):
         return {str(key): finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -47,4 +41,4 @@ def finite(data: Any) -> Any:
 
 
 def _padded(data: bytes) -> bytes:
-    return data + bytes(-len(data) % ALIGNED)
+    return data + bytes(-len(data) % 8)

@@ -1,4 +1,4 @@
-"""The file: the page's own texts, the charting library and the runs, in one."""
+"""The HTML file: page, charting library and runs in one."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import cache
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from resharpen.analysis.claims import claims
+from resharpen.analysis.claims.finding import Finding
+from resharpen.analysis.compare import EVERY, compare
 from resharpen.analysis.scores import task_of
 from resharpen.analysis.theory.checks import Check
+from resharpen.analysis.verdict import Gain
+from resharpen.errors import UserError
 from resharpen.experiments.keeping.files import write_text
 from resharpen.experiments.keeping.machine import versions
 from resharpen.experiments.keeping.opening import RunOrReference
@@ -21,21 +27,18 @@ from resharpen.views.report.about import about
 from resharpen.views.report.gather import Gathered
 from resharpen.views.report.inside import inside
 from resharpen.views.report.pack import compressed, pack
-from resharpen.views.report.verdicts import claims_data, comparison_data
 
 SCRIPTS = ("data.js", "state.js", "violins.js", "parallel.js", "model.js", "verdicts.js", "compare.js", "page.js")
 
 
 def write_report(runs: Sequence[RunOrReference], path: Path, theory: Sequence[Check] = ()) -> None:
-    """One HTML file of all runs, and of the theory where it was checked; UserError where a run has nothing to show."""
+    """One HTML file of all runs, and of the theory if it was checked; UserError if a run has nothing to show."""
     write_text(path, report(runs, theory))
 
 
 def report(runs: Sequence[RunOrReference], theory: Sequence[Check] = ()) -> str:
-    """The page."""
     name = runs[0].experiment.name if len(runs) == 1 else f"{len(runs)} runs"
-    script = "\n".join(_page(file) for file in SCRIPTS)
-    script = f'"use strict";\n(() => {{\n{script}\n}})();'
+    script = '"use strict";\n(() => {\n' + "\n".join(_page(file) for file in SCRIPTS) + "\n})();"
     filled = {
         "title": escape(f"{name} - resharpen"),
         "policy": escape(_policy(script, _library().decode())),
@@ -53,16 +56,18 @@ def run_data(run: RunOrReference) -> tuple[dict[str, Any], dict[str, Any]]:
     gathered = Gathered(run)
     arrays = gathered.arrays()
     experiment, task = run.experiment, task_of(run)
-    lower = task.lower_is_better
-    opened = inside(gathered, arrays["mean"][gathered.metrics.index(task.metric), 0] * (1 if lower else -1))
-    asked = experiment.models * len(experiment.settings) * len(experiment.variants)
+    lower_is_better = arrays["mean"][gathered.metrics.index(task.metric), 0] * (1 if task.lower_is_better else -1)
+    opened = inside(gathered, lower_is_better)
     facts = {
         "name": experiment.name,
         "models": len(gathered.models),
-        "asked": asked,
+        "asked": experiment.models * len(experiment.settings) * len(experiment.variants),
         "variants": list(experiment.variants),
         "settings": [_setting(setting, gathered) for setting in experiment.settings],
-        "metrics": [_metric(name, task) for name in gathered.metrics],
+        "metrics": [
+            {"name": name, "label": m.label, "lowerIsBetter": m.lower_is_better, "best": m.best_quantile}
+            for name, m in ((name, task.metrics[name]) for name in gathered.metrics)
+        ],
         "metric": gathered.metrics.index(task.metric),
         "by": task.shown_by,
         "unit": task.unit,
@@ -92,18 +97,46 @@ def _setting(setting: Any, gathered: Gathered) -> dict[str, Any]:
     }
 
 
-def _metric(name: str, task: Any) -> dict[str, Any]:
-    metric = task.metrics[name]
+def claims_data(run: RunOrReference) -> dict[str, Any]:
+    found = claims(run)
+    if not found:
+        return {"claims": [], "alike": None}
+    data = [
+        {
+            **{name: getattr(claim, name) for name in ("number", "text", "verdict", "lacks")},
+            "findings": [_flat(finding) | {"verdict": finding.verdict} for finding in claim.findings],
+        }
+        for claim in found
+    ]
+    return {"claims": data, "alike": found[0].correlation.estimate}
+
+
+def comparison_data(run: RunOrReference) -> dict[str, Any] | None:
+    """All variants against the baseline; None where there is nothing to pair."""
+    try:
+        found = compare(run)
+    except UserError:
+        return None
     return {
-        "name": name,
-        "label": metric.label,
-        "lowerIsBetter": metric.lower_is_better,
-        "best": metric.best_quantile,
+        "baseline": found.baseline,
+        "every": EVERY,
+        "label": found.metric.label,
+        "margin": found.margin,
+        "sentences": [*found.sentences(), *found.size_warnings()],
+        "headlines": [found.effects.index(effect) for effect in found.headlines()],
+        "effects": [asdict(e) | {"median": _flat(e.median), "best": _flat(e.best)} for e in found.effects],
+        "bestOf": [asdict(curve) for curve in found.best_of],
+        "importance": [asdict(importance) for importance in found.importance],
     }
 
 
+def _flat(found: Finding | Gain) -> dict[str, Any]:
+    """The fields of the interval among the others."""
+    data = asdict(found)
+    return data.pop("interval") | data
+
+
 def _theory(checks: Sequence[Check]) -> str:
-    """A table for the front page."""
     if not checks:
         return ""
     said = ([c.statement, c.method, c.result, "holds" if c.holds else "does not hold"] for c in checks)
@@ -113,8 +146,8 @@ def _theory(checks: Sequence[Check]) -> str:
 
 
 def _policy(*scripts: str) -> str:
-    """Only these scripts may run, by their hashes, and nothing may be loaded from anywhere. plotly makes functions of
-    text to draw with WebGL; without unsafe-eval it cannot."""
+    """Allow only these scripts, by their hashes, and no loading from anywhere. plotly needs unsafe-eval to draw with
+    WebGL."""
     hashes = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in scripts)
     return (
         f"default-src 'none'; script-src {hashes} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; "

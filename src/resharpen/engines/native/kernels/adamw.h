@@ -1,23 +1,24 @@
-// AdamW and the moving average, whatever a lane is; `optim/adamw.py` has the formulas.
+// AdamW with gradient clipping, and the moving average of the weights; a lane is a model or a weight.
+// `optim/adamw.py` has the formulas.
 #pragma once
 
 #include "vector.h"
 
-namespace resharpen {
+namespace {
 
-// What stays the same over training; 1 - beta and not beta, which float32 would round too coarsely near one.
+// Constant during training. 1 - beta instead of beta, because float32 is too coarse near one.
 template <class T>
 struct Hyperparameters {
     T rms_epsilon, one_minus_beta1, one_minus_beta2, weight_decay, adam_epsilon, max_gradient_norm;
 };
 
-// What changes from step to step, a row of the table that `optim/schedule.py` computes in double.
+// One step of the schedule: a row of the table that `optim/schedule.py` computes in double.
 template <class T>
 struct StepRow {
     T lr, correction1, correction2, ema_weight;
 };
 
-// The arrays that training changes, `size` vectors each, one after another in memory.
+// Weights, both moments and the moving average: contiguous arrays of `size` vectors each.
 struct StateArrays {
     f32x16 *theta, *m, *v, *ema;
     StateArrays(f32x16* state, int size) : theta(state), m(state + size), v(state + 2 * size), ema(state + 3 * size) {}
@@ -27,8 +28,8 @@ struct StateArrays {
 RESHARPEN_INLINE f32x16 adam_direction(f32x16 m, f32x16 v, f32x16 correction1, f32x16 correction2, f32x16 epsilon) {
     const f32x16 x = v * correction2;
 #if defined(__AVX512F__)
-    // sqrt(x) = x rsqrt(x); below the smallest normal number both it and its root are nothing beside epsilon, and at
-    // infinity the root of the largest number is far enough.
+    // sqrt(x) = x rsqrt(x) for normal x. Below the smallest normal number the root is negligible compared to epsilon;
+    // at infinity the root of the largest number is used.
     const f32x16 largest = broadcast(std::numeric_limits<float>::max());
     const f32x16 clamped = min(largest, max(broadcast(std::numeric_limits<float>::min()), x));
     return m * correction1 * reciprocal(clamped * rsqrt(clamped) + epsilon);
@@ -37,14 +38,15 @@ RESHARPEN_INLINE f32x16 adam_direction(f32x16 m, f32x16 v, f32x16 correction1, f
 #endif
 }
 
-// One range of parameters: m, v, theta and ema advance where `alive`. Returns a vector that is finite in the lanes
-// where every new theta is.
+// Update one range of parameters in the lanes that are `alive`. Returns a vector that is finite in the lanes where
+// every new theta is finite. h and row are passed by value: stores to the state could alias references, and the
+// constants would be loaded again for every parameter.
 //
 //     m <- m + (1-b1) (g - m)          v <- v + (1-b2) (g^2 - v)          ema <- ema + b (theta - ema)
 //     theta <- theta - lr lambda theta - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon)
 template <bool kAllAlive>
 inline f32x16 adamw_range(StateArrays s, const f32x16* gradient, int begin, int end, f32x16 clip, f32x16 decay,
-                          const Hyperparameters<f32x16>& h, const StepRow<f32x16>& row, Mask alive) {
+                          Hyperparameters<f32x16> h, StepRow<f32x16> row, Mask alive) {
     const f32x16 shrink = row.lr * decay;
     f32x16 canary = broadcast(0);
     for (int i = begin; i < end; i++) {
@@ -63,4 +65,24 @@ inline f32x16 adamw_range(StateArrays s, const f32x16* gradient, int begin, int 
     return canary;
 }
 
-}  // namespace resharpen
+// Clip a gradient of the given norm and update `size` vectors. Weight decay applies from `decay_begin` to `decay_end`,
+// not to embeddings (before) and gains (after). Frozen lanes and lanes whose norm is not finite do not change. Returns
+// the lanes that diverged in this step: not frozen, and the norm or a new weight is not finite.
+inline uint32_t update(StateArrays s, const f32x16* gradient, f32x16 norm, int size, int decay_begin, int decay_end,
+                       const Hyperparameters<f32x16>& h, const StepRow<f32x16>& row, uint32_t frozen = 0) {
+    constexpr uint32_t kAll = (1u << kLanes) - 1;
+    const uint32_t finite_norm = finite(norm), alive = finite_norm & ~frozen;
+    const f32x16 clip = select(norm > h.max_gradient_norm, h.max_gradient_norm / norm, broadcast(1));
+    const Mask mask = mask_of(alive);
+    f32x16 canary = broadcast(0);
+    auto advance = [&](int begin, int end, f32x16 decay) {
+        auto range = alive == kAll ? adamw_range<true> : adamw_range<false>;
+        canary += range(s, gradient, begin, end, clip, decay, h, row, mask);
+    };
+    advance(0, decay_begin, broadcast(0));
+    advance(decay_begin, decay_end, h.weight_decay);
+    advance(decay_end, size, broadcast(0));
+    return kAll & ~frozen & (~finite_norm | (alive & ~finite(canary)));
+}
+
+}  // namespace

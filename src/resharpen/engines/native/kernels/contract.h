@@ -8,7 +8,7 @@
 
 #include "training.h"
 
-namespace resharpen {
+namespace {
 
 template <class... N>
 void add_line(std::string& text, const std::string& name, N... numbers) {
@@ -83,4 +83,4 @@ std::string contract(int version, const char* measures) {
     return text;
 }
 
-}  // namespace resharpen
+}  // namespace

@@ -3,10 +3,6 @@
 
 #include <memory>
 
-#include "update.h"
-
-using namespace resharpen;
-
 constexpr int kVersion = 2;  // raised where it begins to compute something else than before, beyond rounding
 
 namespace {
@@ -39,12 +35,12 @@ const char* parameters(const Variant* variant) {
 
 // Advance an ensemble by n_steps, on its own minibatches or, for a single step, on the given one.
 void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targets, int32_t n, int32_t length,
-           const uint32_t* key, uint32_t group, bool merge) {
+           const uint32_t* key, uint32_t group) {
     const FlushSubnormals flush;
     const auto model = std::make_unique<Minimal>(a->variant, subsets_pay(length, a->variant),
                                                  forms_pay(length, a->variant.placement), *a->hyperparameters);
     const auto gradient = std::make_unique<f32x16[]>(kMostParameters);
-    Minibatch<V> batch(merge, a->variant.attention != AttentionKind::softmax);
+    Minibatch<V> batch(a->variant.attention != AttentionKind::softmax);
     const int size = model->setup.layout.size;
     const StateArrays arrays(a->state, size);
     double loss[kLanes];
@@ -73,13 +69,5 @@ void evaluate(const f32x16* theta, const Hyperparameters<f32x16>* hyperparameter
     const FlushSubnormals flush;
     const auto model = std::make_unique<Minimal>(*variant, subsets_pay(V, *variant), false, *hyperparameters);
     total_variations(*model, theta, n, last, set, where, tvd);
-}
-
-// The tokens of a minibatch, [batch, length + 1].
-void sample(const uint32_t* key, uint32_t group, uint32_t step, int32_t batch, int32_t length, int32_t* tokens) {
-    std::vector<uint32_t> words(std::size_t(batch) * (length + 1) + 4 * kBlocksAtOnce);
-    philox_words(key, group, step, batch * (length + 1), words.data());
-    sample_tokens<V>(words.data(), batch, length + 1,
-                     [&](int n, int i, int token, uint32_t) { tokens[n * (length + 1) + i] = token; });
 }
 }

@@ -5,14 +5,17 @@
 
 #include "feature_lanes/train.h"
 
-using namespace resharpen;
-
 constexpr int kVersion = 2;  // raised where it begins to compute something else than before, beyond rounding
 
 namespace {
 float norm_of(const f32x16* x, int n) {
     f32x16 squares[4] = {broadcast(0), broadcast(0), broadcast(0), broadcast(0)};
-    for (int i = 0; i < n; i++) squares[i % 4] += x[i] * x[i];
+    int i = 0;
+    for (; i + 4 <= n; i += 4) {
+        RESHARPEN_UNROLL
+        for (int k = 0; k < 4; k++) squares[k] += x[i + k] * x[i + k];
+    }
+    for (int k = 0; i < n; i++, k++) squares[k] += x[i] * x[i];
     return std::sqrt(horizontal_sum((squares[0] + squares[1]) + (squares[2] + squares[3])));
 }
 }  // namespace
@@ -67,21 +70,6 @@ void evaluate(const float* theta, int32_t n_models, const Hyperparameters<float>
         auto of = [&](float* all) { return all ? all + m * stride : nullptr; };
         score(*model, theta + std::size_t(m) * model->setup.layout.size, hyperparameters[m].rms_epsilon, n, begin,
               items, labels, of(correct), of(entropy), of(largest));
-    }
-}
-
-// A minibatch as the kernel draws it, [batch, length] padded with zeros.
-void sample(const uint32_t* key, uint32_t group, uint32_t step, int32_t n, int32_t length, float* priority,
-            int32_t* kind, int32_t* lengths, int32_t* labels) {
-    RetrievalBatch batch;
-    std::vector<uint32_t> words;
-    draw_retrieval(batch, words, key, group, step, n, length, C);
-    for (int i = 0; i < n; i++) {
-        lengths[i] = batch.begin[i + 1] - batch.begin[i], labels[i] = batch.label[i];
-        for (int j = 0; j < lengths[i]; j++) {
-            const Item item = batch.items[batch.begin[i] + j];
-            priority[i * length + j] = item.priority, kind[i * length + j] = item.kind;
-        }
     }
 }
 }

@@ -3,7 +3,7 @@
 
 #include "adamw.h"
 
-namespace resharpen {
+namespace {
 
 // An enumeration and, in order, its names, which are those of parts in Python with a dash for an underscore.
 #define RESHARPEN_ENUM(Name, ...)              \
@@ -43,4 +43,4 @@ struct Training {
     }
 };
 
-}  // namespace resharpen
+}  // namespace

@@ -6,7 +6,6 @@
 #include "batches/automaton.h"
 #include "feature_lanes/train.h"
 
-using namespace resharpen;
 
 constexpr int kVersion = 2;  // raised where it begins to compute something else than before, beyond rounding
 

@@ -17,7 +17,7 @@
 #include <immintrin.h>
 #endif
 
-namespace resharpen {
+namespace {
 
 constexpr int kLanes = 16;
 #if defined(__AVX512F__)
@@ -307,4 +307,4 @@ class FlushSubnormals {
 #endif
 };
 
-}  // namespace resharpen
+}  // namespace

@@ -1,4 +1,4 @@
-// Variants against the baseline, pair by pair; the expected best of k draws; which hyperparameters matter.
+// Variants against the baseline by pairs of draws; the expected best of k draws; importance of hyperparameters.
 
 const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8b8f94"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
@@ -7,12 +7,11 @@ const SHOWN = 6;
 let bestAt = null;
 
 function drawCompare() {
-  const found = state.run.comparison, box = $("compare");
-  box.replaceChildren();
-  if (!found) return;
-  box.append(el("h2", {}, `Against ${found.baseline}, pair by pair`), el("p", { className: "note" },
-    `The same draws with and without: hyperparameters, initial weights and minibatches are shared, so that what differs in a pair is the variant. Above zero is better, in ${found.label}; `
-    + `a difference within ${found.margin} counts as none.`));
+  const found = state.run.comparison;
+  if (!found) return $("compare").replaceChildren();
+  const box = section("compare", `Against ${found.baseline}, pair by pair`,
+    `The models of a pair share hyperparameters, initial weights and minibatches, so that only the variant differs. Above zero is better, in ${found.label}; `
+    + `a difference within ${found.margin} counts as none.`);
   const heads = found.headlines.map((i) => found.effects[i]);
   if (box.clientWidth > 560) {
     const charts = el("div", { className: "charts" }), where = LENGTHS[heads[0].lengths];
@@ -30,13 +29,12 @@ function drawCompare() {
 }
 
 function drawBestOf() {
-  const found = state.run.comparison, box = $("best");
-  box.replaceChildren();
-  if (!found?.bestOf.some((curve) => curve.k.length > 1)) return;
+  const found = state.run.comparison;
+  if (!found?.bestOf.some((curve) => curve.k.length > 1)) return $("best").replaceChildren();
   const places = [...new Set(found.bestOf.map((curve) => `${curve.setting}, ${LENGTHS[curve.lengths]}`))].map((name) => [name, name]);
   if (!places.some(([name]) => name === bestAt)) bestAt = (places.find(([name]) => name.endsWith(LENGTHS.new)) ?? places[0])[0];
-  box.append(el("h2", {}, "Best of k draws"), el("p", { className: "note" },
-    "What to expect of the best of k models with random hyperparameters: the fair comparison at any budget. Bands: at least 95% at each k; they allow for better models than any drawn."));
+  const box = section("best", "Best of k draws",
+    "The expected best of k models with random hyperparameters, a fair comparison at any budget. Bands: at least 95% at each k; they allow for better models than any drawn.");
   if (places.length > 1) box.append(choice("setting", places, bestAt, (name) => { bestAt = name; drawBestOf(); }));
   const curves = found.bestOf.filter((curve) => `${curve.setting}, ${LENGTHS[curve.lengths]}` === bestAt);
   const traces = curves.flatMap((curve) => {
@@ -51,13 +49,12 @@ function drawBestOf() {
 }
 
 function drawImportance() {
-  const found = state.run.comparison, box = $("importance");
-  box.replaceChildren();
-  if (!found?.importance.length) return;
+  const found = state.run.comparison;
+  if (!found?.importance.length) return $("importance").replaceChildren();
   const charts = el("div", { className: "charts" });
-  box.append(el("h2", {}, "Which hyperparameters matter"), el("p", { className: "note" },
-    "How far the best tenth is from being spread over all that was drawn (Pearson divergence, 95% intervals): 0 where a hyperparameter does not matter, 4 if the best all lie in one fifth of its range. "
-    + "Full bars are significant after Holm's correction."), charts);
+  section("importance", "Which hyperparameters matter",
+    "Pearson divergence of the best tenth from all draws, with 95% intervals: 0 where a hyperparameter does not matter, 4 if the best all lie in one fifth of its range. "
+    + "Full bars are significant after Holm's correction.").append(charts);
   const most = Math.max(...found.importance.map((row) => Math.min(row.divergence.high ?? 0, 3 * row.divergence.estimate + 1)));
   for (const variant of new Set(found.importance.map((row) => row.variant))) {
     const rows = found.importance.filter((row) => row.variant === variant).slice(0, SHOWN).reverse();

@@ -1,4 +1,4 @@
-// What Python packed: facts and arrays of each run (pack.py), and the charting library.
+// Unpacks the facts and arrays of each run (pack.py) and the charting library.
 
 const HALF = new Float32Array(65536);
 for (let bits = 0; bits < 65536; bits++) {
@@ -34,7 +34,7 @@ async function readRun(text) {
   return run;
 }
 
-// The part of an array that the first indices choose.
+// The subarray at the given first indices.
 function part(run, name, ...indices) {
   const { data, shape } = run.arrays[name];
   let from = 0, size = data.length;
@@ -53,13 +53,13 @@ function idOf(run, model) {
 // The models of the same draw, one per variant: they share hyperparameters, initial weights and minibatches.
 function sameDraw(run, model) {
   const own = cellAt(run, model), draw = part(run, "draw");
-  return run.cells.filter((cell) => cell.setting === own.setting).flatMap((cell) => {
-    for (let i = cell.start; i < cell.start + cell.count; i++) if (draw[i] === draw[model]) return [i];
-    return [];
+  return run.cells.filter((cell) => cell.setting === own.setting).flatMap(({ start, count }) => {
+    const at = draw.subarray(start, start + count).indexOf(draw[model]);
+    return at < 0 ? [] : [start + at];
   });
 }
 
-// The value of a model at a length; over all lengths where none is given; NaN where it has none.
+// The value of a model at a length, or over all lengths if none is given; NaN if there is none.
 function valueOf(run, metric, weights, model, length = null) {
   if (length === null) return part(run, "mean", metric, weights)[model];
   const column = settingAt(run, model).lengths.indexOf(length);

@@ -1,4 +1,4 @@
-// The pinned model: by length, over training, its hyperparameters, and what is inside.
+// The pinned model: by length, over training, its hyperparameters, its matrices.
 
 function drawModel() {
   const run = state.run, model = state.pinned, box = $("model");
@@ -7,21 +7,20 @@ function drawModel() {
   const id = idOf(run, model), metric = run.metrics[state.metric], diverged = part(run, "diverged")[model];
   const scores = WEIGHTS.map((name, w) => `${name} ${number(valueOf(run, state.metric, w, model))}`).join(", ");
   const fate = diverged < 0 ? "" : ` Diverged at step ${diverged.toLocaleString("en")}.`;
+  const unpin = () => { change({ pinned: null }); $("violins").focus(); };
   box.append(
     el("div", { className: "head" }, el("span", { className: "id" }, id),
       el("button", { type: "button", className: "screen", onclick: unpin }, "Unpin")),
-    el("p", { className: "soft" }, `Mean ${metric.label} over all lengths: ${scores}; ${standing(run, model)}.${fate}`));
+    el("p", { className: "note" }, `Mean ${metric.label} over all lengths: ${scores}; ${standing(run, model)}.${fate}`));
   const charts = el("div", { className: "charts" });
   box.append(charts);
   drawLengths(charts, run, model);
   drawTraining(charts, run, model);
   drawInside(box, run, model);
   box.append(hyperparametersOf(run, model, "hypers"), siblings(run, model));
-  box.append(el("p", { className: "note" }, ...(run.about.facts.run ? ["More of it: ", el("code", {}, `resharpen inspect ${run.about.facts.run} --model ${id}`)]
-    : ["This is a reference: of its models there are neither weights nor curves."])));
+  box.append(el("p", { className: "note" }, ...(run.about.facts.run ? ["More: ", el("code", {}, `resharpen inspect ${run.about.facts.run} --model ${id}`)]
+    : ["A reference keeps neither weights nor curves of its models."])));
 }
-
-function unpin() { change({ pinned: null }); $("violins").focus(); }
 
 function standing(run, model) {
   const { start, count } = cellAt(run, model), values = part(run, "mean", state.metric, 0), own = values[model];
@@ -32,8 +31,7 @@ function standing(run, model) {
 
 function hyperparametersOf(run, model, className) {
   const rows = run.hyperparameters.map(({ name }, h) => [name, part(run, "hyper", h)[model]]).filter(([, x]) => !Number.isNaN(x));
-  return el("dl", { className }, rows.map(([name, x]) => className === "hypers"
-    ? el("div", {}, el("dt", {}, words(name)), el("dd", {}, number(x, 3))) : [el("dt", {}, words(name)), el("dd", {}, number(x, 3))]));
+  return el("dl", { className }, rows.map(([name, x]) => el("div", {}, el("dt", {}, words(name)), el("dd", {}, number(x, 3)))));
 }
 
 function siblings(run, model) {
@@ -76,7 +74,7 @@ const INSIDE = [["B: logits from the last token", "logit of token", "last token"
 function drawInside(box, run, model) {
   const group = run.inside.find(({ models }) => models.includes(model));
   if (!group) {
-    if (run.insideSaid) box.append(el("p", { className: "note" }, `Not for this one: ${run.insideSaid}`));
+    if (run.insideSaid) box.append(el("p", { className: "note" }, `Not included: ${run.insideSaid}`));
     return;
   }
   const row = group.models.indexOf(model), v = group.v, charts = el("div", { className: "charts" });
@@ -91,7 +89,7 @@ function drawInside(box, run, model) {
   });
 }
 
-// What hovering or the arrow keys point at.
+// Shows the tip of the model under the mouse or chosen with the arrow keys.
 function point({ panel, dots, index }) {
   const run = state.run, plot = $("violins"), model = dots.models[index], [xaxis, yaxis] = panel.axes.map((name) => plot._fullLayout[name]);
   const box = plot.getBoundingClientRect(), left = box.left + scrollX + xaxis._offset + xaxis.d2p(dots.x[index]);

@@ -1,8 +1,8 @@
-// The page: filters, keys, addresses, light and dark; and the start.
+// The page: filters, keys, addresses, light and dark; and the startup.
 
 let runs = [];
 
-// What a run is opened with: its own figure.
+// A run opens with its own figure.
 function open(run) {
   const several = new Set(run.settings.map((setting) => setting.trainLength)).size > 1;
   Object.assign(state, { run, metric: 0, by: run.by === "train_length" && several ? "train_length" : "length", length: null,
@@ -18,7 +18,7 @@ function choice(label, options, value, pick) {
 const toggles = (label, names, on, flip, classes = []) => el("fieldset", { ariaLabel: label }, names.map((name, i) =>
   el("button", { type: "button", className: `toggle ${classes[i] ?? ""}`, ariaPressed: String(on[i]), onclick: () => flip(i) }, name)));
 
-// One at least stays on.
+// At least one stays on.
 const flipped = (on, i) => { const next = on.map((x, k) => (k === i ? !x : x)); return next.some(Boolean) ? next : on; };
 
 function drawFilters() {
@@ -34,7 +34,7 @@ function drawFilters() {
   if (focused) [...form.querySelectorAll("button")].find((button) => button.textContent === focused)?.focus();
 }
 
-// Arrow keys go from violin to violin and, by value, from model to model.
+// Arrow keys move from violin to violin and, by value, from model to model.
 let cursor = null;
 
 function step(key) {
@@ -66,7 +66,7 @@ function listenToKeys() {
   panels.push({ needs: ["run", "metric", "by", "length", "setting", "variants", "weights"], draw: () => { cursor = null; } });
 }
 
-// #run=NAME and #model=ID say what is open: an address can be kept and sent.
+// #run=NAME and #model=ID name what is open, so that the address can be shared.
 function follow() {
   const asked = new URLSearchParams(location.hash.slice(1)), id = asked.get("model");
   const run = runs.find((r) => r.key === asked.get("run")) ?? (id ? runs.find((r) => r.at.has(id)) : null) ?? (runs.length === 1 ? runs[0] : null);
@@ -105,7 +105,7 @@ function setTheme(theme) {
 
 function redraw() { if (state.run) { drawViolins(); drawParallel(); } }
 
-// Charts are drawn for a width and on a ground: those of a sheet of paper while it is printed.
+// For printing, charts are redrawn for the width of a sheet and on a light background.
 let onScreen = null;
 
 function toPaper(on) {

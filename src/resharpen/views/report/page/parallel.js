@@ -1,4 +1,4 @@
-// Hyperparameters as parallel coordinates: lines of a sample of models, ranges on axes select among all of them.
+// Hyperparameters as parallel coordinates: lines of a sample of models; a range on an axis selects among all models.
 
 const MOST_LINES = 700;
 const SCORE = "score";
@@ -9,17 +9,15 @@ function axisValues(run, name) {
   return part(run, "hyper", run.hyperparameters.findIndex((h) => h.name === name));
 }
 
+const least = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
+
 function axesOf(run) {
   const named = [...run.hyperparameters, { name: SCORE, log: false }];
   return named.map(({ name, log }) => {
-    const x = axisValues(run, name);
-    let low = Infinity, high = -Infinity, smallest = Infinity;
-    for (const value of x) {
-      if (Number.isNaN(value)) continue;
-      low = Math.min(low, value); high = Math.max(high, value);
-      if (value > 0) smallest = Math.min(smallest, value);
-    }
-    const logs = log && high > 0, bottom = low > 0 ? low : smallest / 2;  // zero has no logarithm: it stands below the smallest
+    const x = axisValues(run, name), known = x.filter((value) => !Number.isNaN(value));
+    const low = least(known), high = -least(known.map((value) => -value));
+    // zero, which has no logarithm, is drawn below the smallest value
+    const logs = log && high > 0, bottom = low > 0 ? low : least(known.filter((value) => value > 0)) / 2;
     const scaled = logs ? (v) => Math.log(Math.max(v, bottom)) : (v) => v, from = scaled(low), to = scaled(high);
     const back = (u) => (logs ? Math.exp(from + u * (to - from)) : from + u * (to - from));
     return { name, x, low, high, place: (v) => (scaled(v) - from) / (to - from), back };
@@ -35,7 +33,7 @@ function linesOf(models) {
   return { x, y };
 }
 
-// An even sample of the models that are shown, so that every part of every violin is in it.
+// An even sample of the shown models, in which every violin is represented.
 function sample(run, chosen) {
   const all = [];
   for (let i = 0; i < run.models; i++) if (isShown(i) && (!chosen || chosen[i])) all.push(i);

@@ -1,10 +1,10 @@
-// What is looked at, and what has to be drawn again when that changes; and the small things that all panels use.
+// The state of the page, the panels that show it, and helpers that all panels use.
 
 const state = {
   run: null, metric: 0, by: "length", length: null, setting: 0, variants: [], weights: [true, true],
   pinned: null, brushes: {}, boxed: null, theme: "light",
 };
-const panels = [];  // {needs: names of what it shows, draw}
+const panels = [];  // {needs: names in the state that it shows, draw}
 const $ = (id) => document.getElementById(id);
 
 function change(patch) {
@@ -13,7 +13,7 @@ function change(patch) {
   for (const { needs, draw } of panels) if (needs.some((name) => changed.includes(name))) draw(changed);
 }
 
-// Everything reaches the page as text or property, never as markup.
+// Everything is added to the page as text or property, never as markup.
 function el(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -24,7 +24,7 @@ function el(tag, properties = {}, ...children) {
   return element;
 }
 
-// plotly reads a little markup in texts: names are no markup.
+// plotly interprets some markup in texts; names must not be interpreted.
 const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const number = (x, digits = 4) => x === null || Number.isNaN(x) ? "none" : x !== 0 && Math.abs(x) < 0.001
@@ -32,7 +32,6 @@ const number = (x, digits = 4) => x === null || Number.isNaN(x) ? "none" : x !==
 const many = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
 const words = (name) => name.replaceAll("_", " ");
 const WEIGHTS = ["training weights", "BEMA"];
-const FADED = 0.08;
 
 function axis(more = {}) {
   return {
@@ -49,21 +48,26 @@ function layout(more = {}) {
   };
 }
 
-const CALM = { displayModeBar: false, responsive: true, showTips: false };
-
 function chart(parent, caption, traces, more, label) {
-  const plot = el("div", { className: "plot" });
+  const plot = el("div", { className: "plot" }), config = { displayModeBar: false, responsive: true, showTips: false };
   parent.append(el("figure", { "aria-label": label ?? caption }, el("figcaption", {}, caption), plot));
-  // drawn when its neighbors are there too: they share the width
-  queueMicrotask(() => plot.isConnected && Plotly.newPlot(plot, traces, layout({ height: 240, ...more }), CALM));
+  // drawn after its neighbors were added, since they share the width
+  queueMicrotask(() => plot.isConnected && Plotly.newPlot(plot, traces, layout({ height: 240, ...more }), config));
 }
 
-// The models that the filters, brushes and boxes leave: null for all.
+// Empties a section of the page and gives it a heading and a note.
+function section(id, title, ...note) {
+  const box = $(id);
+  box.replaceChildren(el("h2", {}, title), ...(note.length ? [el("p", { className: "note" }, ...note)] : []));
+  return box;
+}
+
 function isShown(model) {
   const cell = cellAt(state.run, model);
   return state.variants[cell.variant] && (state.by === "train_length" || cell.setting === state.setting);
 }
 
+// The models that pass the filters, brushes and boxes, as 0 or 1 each; null for all.
 function selection() {
   const ranges = Object.entries(state.brushes);
   if (!ranges.length && !state.boxed) return null;

@@ -1,10 +1,10 @@
-// Split violins: the left half training weights, the right half BEMA, every dot a model. The same picture as the PNG.
+// Split violins as in the PNG: the left half training weights, the right half BEMA, one dot per model.
 
 const WIDTH = 0.43, MANY_DOTS = 10000, MANY_VIOLINS = 12, LONG_TICK = 0.4, SHORT_TICK = 0.22;
 const WEBGL = document.createElement("canvas").getContext("webgl") !== null;
-let shown = [];  // the panels as they are drawn: what stands where
+let shown = [];  // the panels as they are drawn
 
-// One panel per variant (and task), in it a violin for each training length, or for each length.
+// One panel per variant (and task), with one violin per training length, or per length.
 function violinPanels(run) {
   const variants = run.variants.map((_, i) => i).filter((i) => state.variants[i]);
   const find = (setting, variant) => run.cells.findIndex((cell) => cell.setting === setting && cell.variant === variant);
@@ -17,7 +17,7 @@ function violinPanels(run) {
     }));
   }
   const titles = [...new Set(run.settings.map((setting) => setting.title))], all = run.settings.map((_, i) => i);
-  // tasks that have one setting each stand side by side
+  // tasks with one setting each share a panel
   const groups = titles.length === all.length ? [["", all]] : titles.map((title) => [title, all.filter((i) => run.settings[i].title === title)]);
   return groups.flatMap(([title, settings]) => variants.map((variant) => ({
     variant, setting: settings[0], title: groups.length > 1 ? `${run.variants[variant]}, ${title}` : run.variants[variant],
@@ -29,8 +29,8 @@ function violinPanels(run) {
   })));
 }
 
-// Dots are spread by rank, not at random, as in views/violins.py.
-// Of very many, where there is no WebGL to draw them, every so-manieth.
+// Dots are spread by rank rather than at random, as in views/violins.py.
+// With very many dots and no WebGL to draw them, only every n-th is shown.
 function dotsOf(run, panel, weights, every) {
   const x = [], y = [], models = [], violin = [], side = weights ? 1 : -1;
   panel.violins.forEach((v, number) => {
@@ -39,8 +39,7 @@ function dotsOf(run, panel, weights, every) {
     let rank = 0;
     for (let i = start; i < start + count; i++) {
       const value = valueOf(run, state.metric, weights, i, v.length);
-      if (Number.isNaN(value)) continue;
-      if (rank++ % every) continue;
+      if (Number.isNaN(value) || rank++ % every) continue;
       x.push(v.x + side * (0.06 + 0.24 * (((rank - 1) * 0.618034) % 1)));
       y.push(value); models.push(i); violin.push(number);
     }
@@ -83,7 +82,7 @@ function backdrop(run, panel, x, y) {
   return shapes;
 }
 
-// A violin of a bin stands for the middle of it.
+// The violin of a bin stands for its middle.
 function placeOfLength(setting, length) {
   const centers = setting.lengths.map((end) => end - (setting.bin[state.metric] ?? 0) / 2);
   const after = centers.findIndex((center) => center >= length);
@@ -99,7 +98,7 @@ function caption(run, panel) {
   return diverged ? `${each}, ${diverged} diverged` : each;
 }
 
-// Traces and layout; `dots` false for the small pictures of the front page.
+// Traces and layout; without dots for the small pictures of the front page.
 function violinPicture(run, width, dots = true) {
   const drawn = violinPanels(run), wide = Math.max(...drawn.map((p) => p.violins.length)) > MANY_VIOLINS;
   const most = dots ? (wide ? 2 : 4) : drawn.length > 4 ? 4 : 2, least = dots ? (wide ? 460 : 250) : 95;
@@ -122,7 +121,7 @@ function violinPicture(run, width, dots = true) {
         panel.dots.push({ ...of, weights, trace: traces.length });
         traces.push({ ...at, type: heavy ? "scattergl" : "scatter", mode: "markers", x: of.x, y: of.y, hoverinfo: "none",
           marker: { size: heavy ? 2 : total > 2000 ? 3 : 4, color: css(`${color}-dot`), opacity: heavy ? 0.4 : 0.75 },
-          selected: { marker: { opacity: 0.95 } }, unselected: { marker: { opacity: FADED } } });
+          selected: { marker: { opacity: 0.95 } }, unselected: { marker: { opacity: 0.08 } } });
       }
       traces.push({ ...at, ...ticks, mode: "lines", line: { width: 1.2, color: css("ink") } });
     });
@@ -171,28 +170,19 @@ function drawViolins() {
 
 function listenToViolins(plot) {
   plot.listening = true;
-  const found = (event) => {
-    for (const point of event.points) for (const panel of shown) for (const dots of panel.dots) {
-      if (dots.trace === point.curveNumber) return { panel, dots, index: point.pointNumber };
-    }
-    return null;
-  };
-  plot.on("plotly_hover", (event) => { const at = found(event); if (at) point(at); });
+  const found = (event) => (event?.points ?? []).flatMap(({ curveNumber, pointNumber: index }) => shown.flatMap((panel) =>
+    panel.dots.filter(({ trace }) => trace === curveNumber).map((dots) => ({ panel, dots, index, model: dots.models[index] }))));
+  plot.on("plotly_hover", (event) => found(event).slice(0, 1).forEach(point));
   plot.on("plotly_unhover", hideTip);
-  plot.on("plotly_click", (event) => { const at = found(event); if (at) change({ pinned: at.dots.models[at.index] }); });
+  plot.on("plotly_click", (event) => found(event).slice(0, 1).forEach(({ model }) => change({ pinned: model })));
   plot.on("plotly_selected", (event) => {
-    if (!event?.points?.length) return;
-    const boxed = new Set();
-    for (const p of event.points) {
-      const at = found({ points: [p] });
-      if (at) boxed.add(at.dots.models[at.index]);
-    }
+    const boxed = new Set(found(event).map(({ model }) => model));
     if (boxed.size) change({ boxed });
   });
   plot.on("plotly_deselect", () => change({ boxed: null }));
 }
 
-// Linked selection: what is not chosen fades.
+// Linked selection: models that are not selected fade.
 function markSelection() {
   const chosen = selection(), traces = [], points = [];
   for (const panel of shown) for (const dots of panel.dots) {
@@ -200,16 +190,16 @@ function markSelection() {
     points.push(chosen ? dots.models.flatMap((model, i) => (chosen[model] ? [i] : [])) : null);
   }
   if (traces.length) Plotly.restyle("violins", { selectedpoints: points }, traces);
-  const count = chosen ? chosen.reduce((a, b) => a + b, 0) : 0;
   $("chosen").replaceChildren();
   if (!chosen) { if ($("violins").layout?.selections?.length) Plotly.relayout("violins", { selections: [] }); return; }
+  const count = (start, end) => chosen.subarray(start, end).reduce((a, b) => a + b, 0);
   const by = state.run.variants.map((name, v) => `${name} ${state.run.cells.filter((c) => c.variant === v)
-    .reduce((sum, c) => sum + chosen.subarray(c.start, c.start + c.count).reduce((a, b) => a + b, 0), 0).toLocaleString("en")}`);
-  $("chosen").append(`${count.toLocaleString("en")} of ${many(state.run.models, "model")} selected: ${by.join(", ")}`,
+    .reduce((sum, c) => sum + count(c.start, c.start + c.count), 0).toLocaleString("en")}`);
+  $("chosen").append(`${count().toLocaleString("en")} of ${many(state.run.models, "model")} selected: ${by.join(", ")}`,
     el("button", { type: "button", onclick: () => change({ brushes: {}, boxed: null }) }, "Clear"));
 }
 
-// The pinned model as a full diamond, those of the same draw as open ones.
+// The pinned model is a full diamond, the models of the same draw are open ones.
 function markPinned() {
   const traces = [], x = [], y = [], same = state.pinned === null ? [] : sameDraw(state.run, state.pinned);
   for (const panel of shown) for (const kind of ["same", "pinned"]) {

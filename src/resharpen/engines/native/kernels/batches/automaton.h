@@ -5,7 +5,7 @@
 
 #include "philox.h"
 
-namespace resharpen {
+namespace {
 
 // Run-time tables [states, edges]. A word takes the first edge whose `last` it does not exceed. A token of -2 is the
 // one on top of the stack, which is popped; a push of -1 is none; a next state of -1 is the end.
@@ -36,4 +36,4 @@ inline int sample_sequence(const Automaton& a, const uint32_t key[2], uint32_t g
     return n;
 }
 
-}  // namespace resharpen
+}  // namespace

@@ -5,7 +5,7 @@
 
 #include "philox.h"
 
-namespace resharpen {
+namespace {
 
 constexpr int kShortest = 5;
 
@@ -49,4 +49,4 @@ inline void draw_retrieval(RetrievalBatch& batch, std::vector<uint32_t>& words, 
     }
 }
 
-}  // namespace resharpen
+}  // namespace

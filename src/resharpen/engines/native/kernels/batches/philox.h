@@ -3,7 +3,7 @@
 
 #include "../vector.h"
 
-namespace resharpen {
+namespace {
 
 typedef uint64_t WideRegister __attribute__((vector_size(kRegisterBytes)));
 constexpr int kBlocksAtOnce = kRegisterBytes / 8;
@@ -51,4 +51,4 @@ inline void philox_words(const uint32_t key[2], uint32_t index, uint32_t step, i
         philox_blocks(key, block, index, step, words + 4 * block);
 }
 
-}  // namespace resharpen
+}  // namespace

@@ -11,7 +11,7 @@
 
 #include "philox.h"
 
-namespace resharpen {
+namespace {
 
 // Position of the r-th set bit, counted from zero upwards.
 inline int nth_set_bit(uint32_t set, int r) {
@@ -38,7 +38,7 @@ inline void sample_tokens(const uint32_t* words, int n_sequences, int length, Vi
         uint32_t absent = all;
         for (int i = 0; i < length; i++) {
             const int token = nth_set_bit(absent, int(uint64_t(*words++) * uint64_t(V - i) >> 32));
-            visit(n, i, token, all & ~absent);
+            visit(i, token, all & ~absent);
             absent &= ~(1u << token);
         }
     }
@@ -59,8 +59,8 @@ class Minibatch {
     std::vector<State> states;
     int begin[V + 1];
 
-    Minibatch(bool merge, bool by_size) : merge(merge), by_size(by_size) {
-        if (kDense && merge) dense.assign(std::size_t(V) << (V - 1), {}), occupied.assign((V << (V - 1)) / 64 + 1, 0);
+    explicit Minibatch(bool by_size) : by_size(by_size) {
+        if (kDense) dense.assign(std::size_t(V) << (V - 1), {}), occupied.assign((V << (V - 1)) / 64 + 1, 0);
     }
 
     // n sequences of s inputs and one more token, from the stream (group, step).
@@ -69,16 +69,10 @@ class Minibatch {
         philox_words(key, group, step, n * (s + 1), words.data());
         make_room(std::size_t(n) * s);
         int last = 0;
-        if (kDense && merge)
-            sample_tokens<V>(words.data(), n, s + 1, [&](int, int i, int token, uint32_t set) {
-                if (i > 0) add_dense(last, set, token);
-                last = token;
-            });
-        else
-            sample_tokens<V>(words.data(), n, s + 1, [&](int, int i, int token, uint32_t set) {
-                if (i > 0) add_prefix(last, set, token);
-                last = token;
-            });
+        sample_tokens<V>(words.data(), n, s + 1, [&](int i, int token, uint32_t set) {
+            if (i > 0) add(last, set, token);
+            last = token;
+        });
         finish();
     }
 
@@ -89,10 +83,7 @@ class Minibatch {
             uint32_t set = 0;
             for (int i = 0; i < s; i++, inputs++, targets++) {
                 set |= 1u << *inputs;
-                if (kDense && merge)
-                    add_dense(*inputs, set, *targets);
-                else
-                    add_prefix(*inputs, set, *targets);
+                add(*inputs, set, *targets);
             }
         }
         finish();
@@ -114,7 +105,7 @@ class Minibatch {
         uint8_t last, target;
     };
 
-    bool merge, by_size;
+    bool by_size;
     std::vector<uint32_t> words;
     std::vector<Prefix> drawn, sorted;
     std::size_t n_drawn;
@@ -124,6 +115,10 @@ class Minibatch {
     void make_room(std::size_t most) {
         states.resize(most), drawn.resize(most), sorted.resize(most);
         n_drawn = 0;
+    }
+
+    RESHARPEN_INLINE void add(int last, uint32_t set, int target) {
+        kDense ? add_dense(last, set, target) : add_prefix(last, set, target);
     }
 
     RESHARPEN_INLINE void add_dense(int last, uint32_t set, int target) {
@@ -139,12 +134,7 @@ class Minibatch {
         drawn[n_drawn++] = {set, uint16_t(last * kKeys + key), uint8_t(last), uint8_t(target)};
     }
 
-    void finish() {
-        if (kDense && merge)
-            collect_dense();
-        else
-            sort_prefixes();
-    }
+    void finish() { kDense ? collect_dense() : sort_prefixes(); }
 
     void collect_dense() {
         int next[V * kSizes + 1] = {};
@@ -190,7 +180,7 @@ class Minibatch {
         for (std::size_t i = 0; i < n_drawn; i++) {
             const Prefix prefix = sorted[i];
             for (; token < prefix.last; token++) begin[token + 1] = n;
-            if (!merge || prefix.key != before.key || prefix.set != before.set)
+            if (prefix.key != before.key || prefix.set != before.set)
                 states[n++] = {prefix.set, others(prefix.set, prefix.last), 0, {}};
             states[n - 1].weight++;
             states[n - 1].counts[prefix.target]++;
@@ -200,4 +190,4 @@ class Minibatch {
     }
 };
 
-}  // namespace resharpen
+}  // namespace

@@ -11,7 +11,7 @@
 #include "gemm.h"
 #include "rows.h"
 
-namespace resharpen {
+namespace {
 
 // What a head does to its logits e_ij = q_i . k_j / sqrt(d_head) before the softmax: s log(n) e_ij + slope (j - i),
 // n = i + 1 the number of keys.
@@ -160,4 +160,4 @@ class Attention {
     }
 };
 
-}  // namespace resharpen
+}  // namespace

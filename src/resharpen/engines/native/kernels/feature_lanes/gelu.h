@@ -3,7 +3,7 @@
 
 #include "rows.h"
 
-namespace resharpen {
+namespace {
 
 // gelu(x) = x Phi(x), and its slope Phi(x) + x phi(x), with Phi and phi the normal distribution and density.
 //
@@ -27,4 +27,4 @@ RESHARPEN_INLINE f32x16 gelu(f32x16 x, f32x16& slope) {
     return x * phi;
 }
 
-}  // namespace resharpen
+}  // namespace

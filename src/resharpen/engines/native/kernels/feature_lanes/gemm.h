@@ -8,7 +8,7 @@
 
 #include "../vector.h"
 
-namespace resharpen {
+namespace {
 
 // A(i, k) = data[i * row + k * column].
 struct Left {
@@ -180,4 +180,4 @@ RESHARPEN_INLINE void transpose_block(const float* x, std::ptrdiff_t x_row, floa
 #endif
 }
 
-}  // namespace resharpen
+}  // namespace

@@ -6,7 +6,7 @@
 
 #include "rows.h"
 
-namespace resharpen {
+namespace {
 
 // Lagrange's interpolation on [0, 1] through up to sixteen points of Chebyshev,
 //
@@ -53,4 +53,4 @@ class Interpolation {
     alignas(64) float point[kLanes], factors[kLanes] = {};
 };
 
-}  // namespace resharpen
+}  // namespace

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace resharpen {
+namespace {
 
 // Sequences one after another, position 0 of each at BOS.
 struct Ragged {
@@ -97,4 +97,4 @@ class Alphabetical {
     }
 };
 
-}  // namespace resharpen
+}  // namespace

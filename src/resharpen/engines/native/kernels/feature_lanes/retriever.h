@@ -22,7 +22,7 @@
 
 #include "retriever_head.h"
 
-namespace resharpen {
+namespace {
 
 // All that the retriever computes with.
 struct Retriever {
@@ -200,4 +200,4 @@ inline void score(Retriever& m, const float* theta, float epsilon, int n, const 
     }
 }
 
-}  // namespace resharpen
+}  // namespace

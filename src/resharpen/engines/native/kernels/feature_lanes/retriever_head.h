@@ -3,7 +3,7 @@
 
 #include "retriever_items.h"
 
-namespace resharpen {
+namespace {
 
 constexpr int kBlock = 48;  // sequences at a time
 
@@ -85,4 +85,4 @@ inline double head_backward(const Setup& setup, const Weights& weights, int n, c
     return loss;
 }
 
-}  // namespace resharpen
+}  // namespace

@@ -3,7 +3,7 @@
 
 #include "retriever_nodes.h"
 
-namespace resharpen {
+namespace {
 
 struct ItemBlock {
     // Items of a block: the window that each is made of, its share of that and of the steep nodes, with the slope and
@@ -186,4 +186,4 @@ inline void items_backward(const Setup& setup, const Item* items, int begin, int
     }
 }
 
-}  // namespace resharpen
+}  // namespace

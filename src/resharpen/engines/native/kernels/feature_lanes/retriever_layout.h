@@ -3,7 +3,7 @@
 
 #include "../contract.h"
 
-namespace resharpen {
+namespace {
 
 // The sizes that the kernel is compiled for: width, classes.
 constexpr int H = RESHARPEN_H, C = RESHARPEN_C;
@@ -42,4 +42,4 @@ struct RetrieverLayout {
     }
 };
 
-}  // namespace resharpen
+}  // namespace

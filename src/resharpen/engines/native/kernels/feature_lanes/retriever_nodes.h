@@ -4,7 +4,7 @@
 #include "interpolation.h"
 #include "retriever_weights.h"
 
-namespace resharpen {
+namespace {
 
 // Through how many points a curve is known, by the largest weight of the priority: the first of them that is not
 // exceeded. An item is a class and a number p, so a_i is on one of C curves, gelu(p w + t) with t the class's row.
@@ -244,4 +244,4 @@ inline void key_backward(const Setup& setup, const Weights& weights, Gradient& d
     }
 }
 
-}  // namespace resharpen
+}  // namespace

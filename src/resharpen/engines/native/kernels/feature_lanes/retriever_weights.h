@@ -10,7 +10,7 @@
 #include "gemm.h"
 #include "retriever_layout.h"
 
-namespace resharpen {
+namespace {
 
 constexpr int kV = H / 16, kRow = H + 16;  // vectors in a row of features, and how far apart rows lie
 
@@ -121,4 +121,4 @@ inline void fill_rows(Rows<kRow>& rows, int n, const float* with) {
         for (int v = 0; v < kV; v++) store(rows[i] + 16 * v, load(with + 16 * v));
 }
 
-}  // namespace resharpen
+}  // namespace

@@ -3,7 +3,7 @@
 
 #include "../vector.h"
 
-namespace resharpen {
+namespace {
 
 #if defined(__AVX__) && !defined(__AVX512F__)
 // Sixteen lanes to one by an operation on two: lanes i and i + 8 first, then i and i + 4, and so on.
@@ -236,4 +236,4 @@ struct RowNorm {
     using Sum = RowSum<2 * N>;
 };
 
-}  // namespace resharpen
+}  // namespace

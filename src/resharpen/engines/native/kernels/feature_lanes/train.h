@@ -4,9 +4,8 @@
 #include <vector>
 
 #include "../training.h"
-#include "../update.h"
 
-namespace resharpen {
+namespace {
 
 inline Hyperparameters<f32x16> in_all_lanes(const Hyperparameters<float>& h) {
     return {broadcast(h.rms_epsilon),  broadcast(h.one_minus_beta1), broadcast(h.one_minus_beta2),
@@ -39,4 +38,4 @@ void train_models(const Training<float>& a, const Layout& layout, GradientOf gra
     }
 }
 
-}  // namespace resharpen
+}  // namespace

@@ -12,7 +12,7 @@
 
 #include "transformer_backward.h"
 
-namespace resharpen {
+namespace {
 
 // Puts a sequence to those that are worked on together; false if it has to wait.
 inline bool take(const Alphabetical::Sequence& s, Branches& branches) {
@@ -68,4 +68,4 @@ inline void score(Transformer& m, const int32_t* inputs, int length, const uint8
     }
 }
 
-}  // namespace resharpen
+}  // namespace

@@ -3,7 +3,7 @@
 
 #include "transformer_forward.h"
 
-namespace resharpen {
+namespace {
 
 inline void add_row(float* to, const f32x16* d) {
     for (int i = 0; i < DN; i++) store(to + i * kLanes, load(to + i * kLanes) + d[i]);
@@ -244,4 +244,4 @@ inline void backward(Transformer& m) {
     }
 }
 
-}  // namespace resharpen
+}  // namespace

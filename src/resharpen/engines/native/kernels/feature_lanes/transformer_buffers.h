@@ -9,7 +9,7 @@
 #include "prefixes.h"
 #include "transformer_layout.h"
 
-namespace resharpen {
+namespace {
 
 struct Rotation {
     const float *cosine, *sine;  // [positions, half a head]
@@ -203,4 +203,4 @@ RESHARPEN_INLINE void store_row(float* to, const f32x16* from) {
     for (int i = 0; i < N; i++) store(to + i * kLanes, from[i]);
 }
 
-}  // namespace resharpen
+}  // namespace

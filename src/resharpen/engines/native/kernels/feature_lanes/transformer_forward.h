@@ -3,7 +3,7 @@
 
 #include "transformer_buffers.h"
 
-namespace resharpen {
+namespace {
 
 // Of every head of one row; what it was before is kept, and r of each.
 inline void norm_queries_keys(const Weights& weights, const TransformerLayout::Block& at, float* qkv, float* before,
@@ -248,4 +248,4 @@ inline float total_variation(const float* z, const float* p_star) {
     return 0.5f * sum;
 }
 
-}  // namespace resharpen
+}  // namespace

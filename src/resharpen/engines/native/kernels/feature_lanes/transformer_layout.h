@@ -3,7 +3,7 @@
 
 #include "../contract.h"
 
-namespace resharpen {
+namespace {
 
 // The sizes that the kernel is compiled for: layers, width, heads, width of an MLP, tokens; and with padding to whole
 // vectors, of zeros that stay zero: the stream, a head, all heads, q and k and v of all heads, an MLP, tokens.
@@ -84,4 +84,4 @@ struct TransformerLayout {
     }
 };
 
-}  // namespace resharpen
+}  // namespace

@@ -3,7 +3,7 @@
 
 #include "../vector.h"
 
-namespace resharpen {
+namespace {
 
 // A matrix in memory with free strides, so that a transpose is the same data with the strides exchanged.
 template <class T>
@@ -20,7 +20,6 @@ template <int COLUMNS>
 ConstMatrix rows(const f32x16* data) {
     return {data, COLUMNS, 1};
 }
-inline ConstMatrix rows(const f32x16* data, int columns) { return {data, columns, 1}; }
 
 // A tile of C stays in registers while the inner index runs: 16 accumulators for 8 loads with 32 registers.
 constexpr int kTile = kPerVector == 1 ? 4 : 2;
@@ -70,4 +69,4 @@ inline __attribute__((noinline)) void multiply(int n_rows, int inner, int n_colu
     for (; i < n_rows; i++) multiply_rows<1>(inner, n_columns, from(i), B, to(i), add);
 }
 
-}  // namespace resharpen
+}  // namespace

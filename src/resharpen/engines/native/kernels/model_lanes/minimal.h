@@ -56,7 +56,7 @@
 
 #include "minimal_states.h"
 
-namespace resharpen {
+namespace {
 
 // Whether minibatches of this length hold enough large sets for `subsets` to pay, which they do only if all share one
 // table of weights; measured.
@@ -112,7 +112,7 @@ void train_states(Minimal& m, int t, const Minibatch<V>& batch, int first, int e
 }
 
 template <class N>
-void evaluate_states(Minimal& m, int t, int first, int end, const uint32_t* set, const int32_t* where, f32x16* tvd) {
+__attribute__((noinline)) void evaluate_states(Minimal& m, int t, int first, int end, const uint32_t* set, const int32_t* where, f32x16* tvd) {
     last_token_forward<N>(m, t);
     for (int n; first < end; first += n) {
         n = end - first < m.at_once() ? end - first : m.at_once();
@@ -165,4 +165,4 @@ inline void total_variations(Minimal& m, const f32x16* theta, int n, const int32
     }
 }
 
-}  // namespace resharpen
+}  // namespace

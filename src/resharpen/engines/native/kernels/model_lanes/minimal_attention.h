@@ -1,15 +1,12 @@
 // The minimal transformer: attention of the states of one last token, as sums of rows; minimal.h has the formulas.
 #pragma once
 
-#include "minimal_subsets.h"
+#include "minimal_weights.h"
 
-namespace resharpen {
+namespace {
 
 constexpr int kChunk = 10;   // columns of a sum in registers
 constexpr int kAtOnce = 64;  // states attended to together, one bit of a word each
-// States worked on together, so that their chains of dependent operations overlap; where a vector is several registers
-// they do that.
-constexpr int kBlock = kPerVector == 1 ? 4 : 1;
 
 // All that the minimal transformer computes with: what it is, tokens, the weights of one last token, and some of its
 // states. `sums` are sums of rows, then their gradients.
@@ -90,7 +87,10 @@ template <class N>
 void attend_to_one_backward(int t, const Weights& w, f32x16* sum, Forms& forms, TokenGradients& d) {
     f32x16 e[V];
     weights_in(w, t, 1u << t, e);
-    values_backward<N>(1u << t, e, mask_of(~0u), sum, forms, d);
+    RESHARPEN_UNROLL
+    for (int c = 0; c < N::kColumns; c++) d.value[t][c] += e[t] * sum[c];
+    for (int f = N::kFirst; f < N::kEnd; f++) gram_of_form_backward(1u << t, e, sum[kForm + f], forms.d_gram[f]);
+    clear_row<N::kEnd == N::kFirst ? N::kColumns : kForm + N::kEnd>(sum);
 }
 
 // ---- sums of rows --------------------------------------------------------------------------------------------------
@@ -166,21 +166,23 @@ void attend(Minimal& m, int t, int n) {
 
 template <class N>
 void attend_backward(Minimal& m, int t, int n) {
+    uint32_t seen = m.w.seen;
     for (int i = 0; i < n; i++)
         if (m.prefix[i].others)
-            m.w.seen |= m.prefix[i].set;
+            seen |= m.prefix[i].set;
         else
             attend_to_one_backward<N>(t, m.w, m.sums[i], m.forms, m.d);
+    m.w.seen = seen;
     if (m.w.any_wide)
         for (int i = 0; i < n; i++)
             if (m.prefix[i].others) attend_in_wide_lanes_backward<N>(m, t, m.prefix[i].set, m.sums[i]);
     if constexpr (N::kForms)
         for (int i = 0; i < n; i++) sum_pairs_backward<N>(m.prefix[i].set, m.sums[i], m.forms);
-    if (m.setup.subsets) return attend_by_subsets_backward<N::kColumns, kBlock>(t, n, m.prefix, m.sums, m.subsets);
+    if (m.setup.subsets) return attend_by_subsets_backward<N::kColumns>(t, n, m.prefix, m.sums, m.subsets);
     uint64_t holders[V] = {};
     for (int i = 0; i < n; i++)
         for (uint32_t left = m.prefix[i].set; left; left &= left - 1) holders[__builtin_ctz(left)] |= uint64_t(1) << i;
     sum_rows_backward<0, N::kColumns>(holders, m.sums, m.at, m.w, m.d);
 }
 
-}  // namespace resharpen
+}  // namespace

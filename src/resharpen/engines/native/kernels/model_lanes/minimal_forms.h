@@ -3,7 +3,7 @@
 
 #include "minimal_tokens.h"
 
-namespace resharpen {
+namespace {
 
 // The norms after attention that a placement has, and what of a state they are computed from: the vector o, or forms,
 // of which form 0 is |o|^2 and form 1 is |g o|^2.
@@ -183,4 +183,4 @@ inline void weights_of_form_backward(const f32x16 (&gram)[V][V], uint32_t set, c
         }
 }
 
-}  // namespace resharpen
+}  // namespace

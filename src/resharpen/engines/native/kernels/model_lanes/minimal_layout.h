@@ -3,7 +3,7 @@
 
 #include "../contract.h"
 
-namespace resharpen {
+namespace {
 
 // The sizes that the kernel is compiled for: tokens, width, a key, a value.
 constexpr int V = RESHARPEN_V, D = RESHARPEN_D, K = RESHARPEN_K, DV = RESHARPEN_DV;
@@ -42,4 +42,4 @@ struct MinimalLayout {
     }
 };
 
-}  // namespace resharpen
+}  // namespace

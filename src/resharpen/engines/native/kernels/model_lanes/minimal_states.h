@@ -3,7 +3,7 @@
 
 #include "minimal_attention.h"
 
-namespace resharpen {
+namespace {
 
 // Where a vector is several registers a state is in memory anyway: one copy of its way forward serves training and
 // scores, and the compiler needs little more than half of the time.
@@ -215,7 +215,7 @@ RESHARPEN_INLINE void add_loss(const State* s, f32x16& bits, f32x16& rounded_off
 
 // Forward and backward of COUNT states, from their sums, of which `sums` is the first, to the gradients of these.
 template <class N, int COUNT>
-void train_block(Minimal& m, int t, f32x16 (*sums)[kStride], const Minibatch<V>::State* counted) {
+__attribute__((noinline)) void train_block(Minimal& m, int t, f32x16 (*sums)[kStride], const Minibatch<V>::State* counted) {
     State s[COUNT];
     for (int b = 0; b < COUNT; b++) forward<N>(m.setup, t, m.at, m.forms, sums[b], s[b]);
     for (int b = 0; b < COUNT; b++) logits_backward(s[b], counted[b]);
@@ -232,4 +232,4 @@ void train_block(Minimal& m, int t, f32x16 (*sums)[kStride], const Minibatch<V>:
     add_loss<COUNT>(s, m.bits, m.rounded_off);
 }
 
-}  // namespace resharpen
+}  // namespace

@@ -7,7 +7,7 @@ from sklearn.metrics import roc_auc_score
 from resharpen import streams
 from resharpen.metrics import equal_length_auc
 from resharpen.tasks import Dyck, OwnLanguage, Tomita
-from resharpen.tasks.surviving import log_survival, surviving_set
+from resharpen.tasks.validation import log_survival, surviving_set
 
 LANGUAGES = [Dyck(2, 3), Dyck(8, 5), Tomita(3), Tomita(7)]
 
@@ -87,7 +87,7 @@ def test_every_bin_agrees_with_sets_of_its_own_lengths():
     tvd, marked, _ = some_scores(language, validation.inputs_NxL)
     found = language.by_length({"tvd": tvd.reshape(1, -1), "marked": marked.reshape(1, -1)}, validation)
     alive_L = np.exp(log_survival(language.automaton, language.longest))[:, 0]
-    for i, end in enumerate(language.bin_ends):
+    for i, end in enumerate(language.reported_lengths):
         means, wins, pairs, weights = [], 0.0, 0.0, []
         for length in range(end - language.bin_width + 1, end + 1):
             x, y, legal = some_scores(language, conditioned(language, length, 400, seed=length))

@@ -1,0 +1,108 @@
+"""Terminal output of `resharpen list`, `parts`, `theory` and `doctor`."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from resharpen.experiments.keeping import machine
+from resharpen.experiments.specs.shelf import SCALES, SHELF
+from resharpen.experiments.specs.spec import Setting
+from resharpen.experiments.specs.variant import CATALOGS, DEFAULTS, PARTS, placement_name
+from resharpen.parts import PLACEMENT_SOURCES
+from resharpen.views.progress import duration
+
+if TYPE_CHECKING:
+    from resharpen.analysis.theory.checks import Check
+
+CITATION = re.compile(r"\s*\(([^()]*\b\d{4})\)")
+
+
+def print_shelf(seconds: Mapping[tuple[str, str], float], engine: str, workers: int, console: Console) -> None:
+    """The figures of the package; `seconds` are estimates by figure and scale."""
+    table = Table("figure", "what it shows", title="Figures", title_justify="left")
+    for scale in SCALES:
+        table.add_column(scale, justify="right")
+    for name, entry in SHELF.items():
+        cells = []
+        for scale, size in zip(SCALES, entry.sizes, strict=True):
+            shown = f"{size.models:,} x {size.steps:,}"
+            cells.append(Text(f"{duration(seconds[name, scale])}\n").append(shown, "dim"))
+        table.add_row(name, entry.title, *cells)
+    console.print(table)
+    console.print(
+        f"Times are estimates for this machine with {workers} workers ({engine} engine); "
+        "below them models per violin x steps.\nRun one with: resharpen run fig1 --scale smoke",
+        style="dim",
+    )
+
+
+def print_parts(settings: Sequence[Setting], engine: Callable[[Setting, str, str], str], console: Console) -> None:
+    """One column per setting's model; `engine` names the engine that trains a part there, "" if none does."""
+    table = Table("part", "what it is", box=box.SIMPLE_HEAD, title="Parts of a variant", title_justify="left")
+    table.columns[0].no_wrap, table.columns[1].ratio = True, 1
+    for setting in settings:
+        table.add_column(setting.model.kind, no_wrap=True)
+    for kind in PARTS:
+        table.add_row(Text(kind, "bold"))
+        for name, part in CATALOGS[kind].items():
+            what, source = described(kind, name, part)
+            cells = [engine(setting, kind, name) or "-" for setting in settings]
+            styled = [Text(cell, "green" if cell.startswith("native") else "") for cell in cells]
+            table.add_row(f"  {name}", Text.assemble(what, (f" ({source})" if source else "", "dim")), *styled)
+        table.add_section()
+    console.print(table)
+    usual = ", ".join(dict.fromkeys((*DEFAULTS.values(), *(type(setting.model).positions for setting in settings))))
+    console.print(
+        "native: trained by the native engine; torch: by torch only; *: with d_k = 2, not with the default 1; "
+        f"-: not applicable.\nDefaults: {usual}. For example: resharpen run fig1 --variants "
+        "pre,peri+ssmax,pre+layer+sgd",
+        style="dim",
+        soft_wrap=True,
+        highlight=False,
+    )
+
+
+def described(kind: str, name: str, part: Any) -> tuple[str, str]:
+    """What a part is, and its source: the first paragraph of its file, and the citation in it."""
+    if kind == "placement":
+        return placement_name(part), PLACEMENT_SOURCES[name]
+    function = part.update if kind == "optimizer" else part.function
+    text = " ".join((sys.modules[function.__module__].__doc__ or "").split("\n\n")[0].split())
+    cited = CITATION.search(text)
+    rows = [f"; {row}: {r.low:g} to {r.high:g}" for row, r in part.hyperparameters.items()]
+    return CITATION.sub("", text).removesuffix(".") + "".join(rows), cited[1] if cited else ""
+
+
+def print_checks(checks: Sequence[Check], console: Console) -> None:
+    """Statements of the theory: how each was checked, and the result."""
+    table = Table(title="Theory of Set Complement under constant attention", title_justify="left", show_lines=True)
+    for heading, ratio in (("statement", 4), ("checked by", 4), ("result", 3)):
+        table.add_column(heading, ratio=ratio, overflow="fold")
+    table.add_column("holds", justify="center")
+    for check in checks:
+        verdict = Text("yes", "green") if check.holds else Text("NO", "bold red")
+        table.add_row(*(Text(text) for text in (check.statement, check.method, check.result)), verdict)
+    console.print(table)
+
+
+def print_diagnosis(has_compiler: bool, compiler: str, console: Console) -> None:
+    """This machine; `compiler` says which one builds native kernels, or why none does."""
+    table = Table(show_header=False, box=None)
+    for name, version in machine.versions().items():
+        table.add_row(name, version)
+    table.add_row("source", machine.git_revision() or "not a checkout")
+    table.add_row("CPU", f"{machine.cpu()}, {machine.cores()} cores")
+    table.add_row("CPU features", " ".join(machine.cpu_features()) or "unknown")
+    table.add_row("compiler", compiler if has_compiler else Text("missing", "red").append(f": {compiler}", "default"))
+    has_jax = importlib.util.find_spec("jax") is not None
+    table.add_row("jax", "installed" if has_jax else "missing: needed only for benchmarks against it")
+    console.print(table)
