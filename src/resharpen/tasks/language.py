@@ -163,9 +163,9 @@ class Language(Task, ABC):
         return {**super().score(logits_MxPxV, truth), "marked": logits_MxPxV.gather(-1, token_MxPx1)[..., 0]}
 
     def by_length(self, measured: Measured, validation: SurvivingSet) -> dict[str, ByLength]:
-        """Per bin, with prefixes weighted as they occur: means of what is measured at a place, and ROC AUC of the marked
-        token's logit over pairs of prefixes of equal length, the token being legal after one of them. nan where there is
-        no such pair.
+        """Per bin, with prefixes weighted as they occur: means of what is measured at a place, and ROC AUC of the
+        marked token's logit over pairs of prefixes of equal length, the token being legal after one of them. nan where
+        there is no such pair.
         """
         found = {}
         weight_NxL = validation.weight_NxL * validation.alive_L

@@ -58,8 +58,8 @@ def draw_figures(
     lengths: pl.DataFrame | None = None,
     metric: str | None = None,
 ) -> Figures:
-    """`figure`, of the task's first metric, and one figure for each further metric that is drawn unasked; or only a given
-    metric.
+    """`figure`, of the task's first metric, and one figure for each further metric that is drawn by default; or only a
+    given metric.
 
     `lengths` replaces the run's own table of that name: the same models, read with another attention.
     """

@@ -269,7 +269,9 @@ def test_stored_models_can_be_called(tiny, tmp_path):
     for length, sequences in enumerate(rows, start=1):
         p_star = task.p_star(np.array(sequences))[:, -1]
         tvd = 0.5 * np.abs(model(sequences) - p_star).sum(1).mean()
-        stored = store.table("lengths").filter(model=model.id, weights="bema", selection="last", length=length)
+        stored = store.table("lengths").filter(
+            model=model.id, weights="bema", selection="last", length=length, metric="tvd"
+        )
         assert np.isclose(tvd, stored["value"][0], atol=1e-6)
     with pytest.raises(UserError, match=r"tokens are 0\.\.3"):
         model([[4]])
