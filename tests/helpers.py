@@ -215,7 +215,9 @@ def reported(model: StoredModel, seed: int) -> dict[tuple[str, int], float]:
         record = {}
         further = (record,) if model.model.reads == "items" and not model.model.is_module else ()
         logits = module(as_tensors(inputs), *further)
-        found = task.score(logits[torch.as_tensor(scored)][None], {name: as_tensors(x) for name, x in truth.items()})
+        tensors = {name: as_tensors(x) for name, x in truth.items()}
+        logits = logits[torch.as_tensor(scored)][None]
+        found = {**task.score(logits, tensors), **task.further_scores(logits, tensors)}
         if record:  # of a retriever the report tells how attention disperses, too
             weights = record["weights"][0, :, 0, 0]
             found |= {"entropy": -weights.xlogy(weights).sum(-1)[None], "largest_weight": weights.amax(-1)[None]}

@@ -97,7 +97,8 @@ def transformer_evaluate(
     places = ctypes.string_at(scored, tokens).count(1)
     read = (tokens, FLOAT), (n, FLOAT), (tokens, BYTE)
     p_star = places * engine.problem.model.vocabulary
-    return (engine._n_floats, FLOAT), *_rotation(engine, longest), *read, (p_star, FLOAT), *[(places, FLOAT)] * 2
+    out = *[(places, FLOAT)] * 2, (p_star, FLOAT)
+    return (engine._n_floats, FLOAT), *_rotation(engine, longest), *read, (p_star, FLOAT), *out
 
 
 def transformer_sample(engine: NativeEngine, tables, key, group, first, steps, batch, cap, *_) -> Extents:

@@ -122,6 +122,12 @@ LINES = {
         '    "none": Placement(),\n': '    "first": Placement(embedding_out=True),\n',
         '    "none": "ours",\n': '    "first": "nobody",\n',
     },
+    "tasks/metrics.py": {
+        '    return wrong.masked_fill(~determined(p_star) | p.isnan().any(-1), float("nan"))\n': (
+            '\n\n@metric("sharpness", range=(0.0, 1.0))\ndef sharpness(p, p_star):\n    return p.amax(-1)\n'
+        ),
+        "known for known in (": "sharpness, ",
+    },
     "optim/hyperparameters.py": {"TABLE: Mapping[str, Row] = {\n": '    "mood": Row(1.0, 2.0),\n'},
     "experiments/specs/shelf.py": {"SHELF = {\n": FIGURE},
     "experiments/keeping/tables.py": {
@@ -160,7 +166,7 @@ spec = rs.figure("coins", "smoke").with_changes(engine="torch", variants=variant
 run = rs.run(spec, "run", workers=1)
 assert {"mood", "halving", "shoe"} <= set(run.table("models").columns)
 main(["run", "coin.toml", "--workers", "1"])
-assert "tvd" in set(rs.load("runs/coin").table("lengths")["metric"])
+assert {"tvd", "sharpness"} <= set(rs.load("runs/coin").table("lengths")["metric"])
 for name in references():  # what was kept before is still read
     rs.reference(name).table("models")
 """

@@ -265,8 +265,8 @@ def test_workers_execute_the_user_s_file(tiny, tmp_path, file):
     one, two = (run(spec, tmp_path / str(workers), workers=workers) for workers in (1, 2))
     assert (
         one.table("lengths")
-        .sort("model", "weights", "selection", "length")
-        .equals(two.table("lengths").sort("model", "weights", "selection", "length"))
+        .sort("model", "weights", "selection", "metric", "length")
+        .equals(two.table("lengths").sort("model", "weights", "selection", "metric", "length"))
     )
 
 

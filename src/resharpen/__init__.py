@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from resharpen.experiments.keeping.stored import load_model as load_model
     from resharpen.experiments.running.rescoring import rescore as rescore
     from resharpen.experiments.running.runner import load as load
+    from resharpen.experiments.running.scoring import Scored as Scored
+    from resharpen.experiments.running.scoring import score as score
     from resharpen.experiments.specs.shelf import take as figure  # noqa: F401
     from resharpen.experiments.specs.spec import Experiment as Experiment
     from resharpen.experiments.specs.spec import Setting as Setting
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from resharpen.tasks import Task as Task
     from resharpen.tasks import TokenTask as TokenTask
     from resharpen.tasks import Tomita as Tomita
+    from resharpen.tasks.metrics import metric as metric
 
 
 def _public() -> dict[str, tuple[str, str]]:

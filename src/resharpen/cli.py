@@ -15,6 +15,7 @@ from tyro.conf import subcommand
 
 from resharpen.commands.asking import Doctor, ListFigures, ListParts, Theory
 from resharpen.commands.looking import Claims, Compare, DrawFigure, Inspect, Report, Results, Status, Verify
+from resharpen.commands.scoring import Score
 from resharpen.commands.training import Reproduce, RunFigure, Submit
 from resharpen.errors import CONTROL, Failed, UserError
 from resharpen.paths import fixed_here
@@ -29,6 +30,7 @@ Command = (
     | Annotated[Results, subcommand("results")]
     | Annotated[Claims, subcommand("claims")]
     | Annotated[Compare, subcommand("compare")]
+    | Annotated[Score, subcommand("score")]
     | Annotated[Inspect, subcommand("inspect")]
     | Annotated[Verify, subcommand("verify")]
     | Annotated[Report, subcommand("report")]

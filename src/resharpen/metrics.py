@@ -21,13 +21,89 @@ ByLength = tuple[NDArray[np.int64], Floats, NDArray[np.int64]]
 """Lengths, the values of each model at them [M, lengths], and how many prefixes stand behind each."""
 
 
-def mean_by_length(values_MxP: Floats, length_P: NDArray[np.int64]) -> ByLength:
-    """Mean over the prefixes of each length."""
+def mean_by_length(
+    values_MxP: Floats, length_P: NDArray[np.int64], defined_P: NDArray[np.bool_] | None = None
+) -> ByLength:
+    """Mean over the prefixes of each length, or over those of them where the values are defined: nan if at none."""
+    if defined_P is not None and not defined_P.all():
+        every = np.unique(length_P)
+        values_MxS, counts = np.full((len(values_MxP), len(every)), np.nan), np.zeros(len(every), np.int64)
+        if defined_P.any():
+            lengths, means_MxS, n = mean_by_length(values_MxP[:, defined_P], length_P[defined_P])
+            at = np.searchsorted(every, lengths)
+            values_MxS[:, at], counts[at] = means_MxS, n
+        return every, values_MxS, counts
     lengths, where, counts = np.unique(length_P, return_inverse=True, return_counts=True)
     order = np.argsort(where, kind="stable")
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
     sums = np.add.reduceat(values_MxP[:, order].astype(np.float64), starts, axis=1)
     return lengths, sums / counts, counts
+
+
+def exact_by_length(
+    error_MxP: Floats, row_P: NDArray[np.int64], length_P: NDArray[np.int64], defined_P: NDArray[np.bool_]
+) -> ByLength:
+    """The share of sequences without an error up to the last place of each length that they have; of those with a place
+    so far where an error is defined. Places are in order, `row_P` says of which sequence.
+
+    >>> row, length, defined = np.array([0, 0, 1, 1]), np.array([1, 2, 1, 2]), np.array([1, 1, 0, 1], bool)
+    >>> lengths, exact, count = exact_by_length(np.array([[0.0, 1.0, np.nan, 0.0]]), row, length, defined)
+    >>> lengths.tolist(), exact.tolist(), count.tolist()  # at length 1 the second sequence has no determined place yet
+    ([1, 2], [[1.0, 0.5]], [1, 2])
+    """
+    exact_MxP, last_P, seen_P = exact_places(error_MxP, row_P, length_P, defined_P)
+    return mean_by_length(exact_MxP[:, last_P], length_P[last_P], seen_P[last_P])
+
+
+def exact_places(
+    error_MxP: Floats, row_P: NDArray[np.int64], length_P: NDArray[np.int64], defined_P: NDArray[np.bool_]
+) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
+    """At each place whether its sequence is without an error up to there, [M, P]; which places are the last of their
+    length in a sequence; and which have a place so far where an error is defined, [P]."""
+    first_P = np.maximum.accumulate(np.where(np.diff(row_P, prepend=-1) != 0, np.arange(len(row_P)), 0))
+    wrong_MxP = np.where(defined_P, error_MxP, 0.0)  # nan stays: of a model without values
+    total_MxP = np.cumsum(wrong_MxP, axis=1, dtype=np.float64)
+    before_MxP = (total_MxP - wrong_MxP)[:, first_P]
+    seen_P = np.cumsum(defined_P)
+    seen_P = seen_P > (seen_P - defined_P)[first_P]
+    here_MxP = total_MxP - before_MxP
+    exact_MxP = np.where(np.isnan(here_MxP), np.nan, here_MxP < 0.5)
+    last_P = (np.diff(row_P, append=-1) != 0) | (np.diff(length_P, append=-1) != 0)
+    return exact_MxP, last_P, seen_P
+
+
+def means_without(
+    values_MxP: Floats,
+    length_P: NDArray[np.int64],
+    block_P: NDArray[np.int64],
+    blocks: int,
+    defined_P: NDArray[np.bool_] | None = None,
+) -> Floats:
+    """Means by length as in `mean_by_length`, without each block of places, [M, lengths, blocks]; nan where none is
+    left."""
+    every, where_P = np.unique(length_P, return_inverse=True)
+    kept_P = np.ones(len(length_P), bool) if defined_P is None else defined_P
+    cell_P = (where_P * blocks + block_P)[kept_P]
+    order, cells = np.argsort(cell_P, kind="stable"), len(every) * blocks
+    count_C = np.bincount(cell_P, minlength=cells)
+    starts = np.concatenate([[0], np.cumsum(count_C)])
+    sorted_MxP = values_MxP[:, kept_P][:, order].astype(np.float64)
+    padded_MxP = np.concatenate([sorted_MxP, np.zeros((len(values_MxP), 1))], axis=1)
+    sum_MxC = np.where(count_C > 0, np.add.reduceat(padded_MxP, starts[:-1], axis=1), 0.0)
+    sum_MxSxK, count_SxK = sum_MxC.reshape(-1, len(every), blocks), count_C.reshape(len(every), blocks)
+    with np.errstate(invalid="ignore"):
+        return (sum_MxSxK.sum(2, keepdims=True) - sum_MxSxK) / (count_SxK.sum(1, keepdims=True) - count_SxK)
+
+
+def jackknife_error(without: Floats) -> Floats:
+    """The standard error of a value from its values without each of K equal blocks, the last axis:
+    sqrt((K - 1) / K  sum_k (v_k - mean)^2).
+
+    >>> float(jackknife_error(np.array([2.0, 3.0, 4.0])))  # the means of two of (1, 3, 5); their error is 2 / sqrt(3)
+    1.1547005383792515
+    """
+    blocks = without.shape[-1]
+    return np.sqrt((blocks - 1) * np.var(without, axis=-1))
 
 
 def equal_length_auc(

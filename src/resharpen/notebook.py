@@ -38,11 +38,17 @@ def run(experiment: Experiment, directory: str | Path, **how: Any) -> Run:
     return store
 
 
-def draw(run: RunOrReference, selection: str = "best", attention: str | None = None, track: Track = iter) -> Figures:
-    """The figures of a run by name, `figure` first. With `attention` the kept models are scored with another one, as by
-    `rescore`; `track` iterates over the shards and may show progress."""
+def draw(
+    run: RunOrReference,
+    selection: str = "best",
+    attention: str | None = None,
+    track: Track = iter,
+    metric: str | None = None,
+) -> Figures:
+    """The figures of a run by name, `figure` first; with `metric` only that one. With `attention` the kept models are
+    scored with another one, as by `rescore`; `track` iterates over the shards and may show progress."""
     if attention is None:
-        return draw_figures(run, selection)
+        return draw_figures(run, selection, metric=metric)
     if not isinstance(run, Run):
         raise UserError(f"{run.directory} is a reference: it has no weights to score with {attention}")
-    return draw_figures(run, selection, attention, rescore(run, attention, selection, track))
+    return draw_figures(run, selection, attention, rescore(run, attention, selection, track), metric)

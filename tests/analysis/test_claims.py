@@ -105,7 +105,7 @@ def test_lost_models_rank_worst():
 def test_scores_of_a_run(tiny, tmp_path):
     store = run(tiny, tmp_path / "r", workers=1)
     table = scores(store)
-    lengths = store.table("lengths").filter(selection="best", weights="train", model="sct-v4-s2/peri/3")
+    lengths = store.table("lengths").filter(selection="best", weights="train", model="sct-v4-s2/peri/3", metric="tvd")
     row = table.filter(model="sct-v4-s2/peri/3", weights="train").row(0, named=True)
     assert row["score"] == pytest.approx(lengths["value"].mean())
     assert row["score_new"] == lengths.filter(length=3)["value"][0]

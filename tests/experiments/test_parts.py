@@ -137,7 +137,7 @@ def test_they_reload_to_their_stored_scores(stored):
             rows = lengths.filter(model=found.id, weights=weights, selection="last")
             values = reported(found, store.experiment.seed)
             assert len(values) == rows.height > 0
-            for row in rows.iter_rows(named=True):
+            for row in rows.with_columns(rows["value"].fill_null(np.nan)).iter_rows(named=True):
                 value = values[row["metric"], row["length"]]
                 assert np.isclose(value, row["value"], rtol=0, atol=1e-5, equal_nan=True), (variant, row)
 

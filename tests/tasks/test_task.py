@@ -133,3 +133,85 @@ def test_single_precision_and_certainty_will_do():
     for p_star in (lambda self, x: np.full((*x.shape, 4), np.float32(0.25)), lambda self, x: np.eye(4, dtype=bool)[x]):
         task = die(p_star=p_star)
         assert task.examples(task.validation(0, "report")).truth["p_star"].dtype == np.float64
+
+
+@dataclass(frozen=True)
+class Echo(Die):
+    """Three items, then the same again: a question and its answer, which alone is trained and scored."""
+
+    longest: ClassVar[int] = 6
+
+    def sample(self, words_NxT):
+        tokens = rs.below(words_NxT, self.sides)
+        tokens[:, 3:] = tokens[:, : tokens.shape[1] - 3]
+        return tokens
+
+    def p_star(self, inputs_NxL):
+        p = np.full((*inputs_NxL.shape, self.vocabulary), 1 / self.sides)
+        p[..., -1] = 0
+        for i in range(3, inputs_NxL.shape[1]):
+            p[:, i] = np.eye(self.vocabulary)[inputs_NxL[:, i - 2]]
+        return p
+
+    def answers(self, inputs_NxL):
+        return np.broadcast_to(np.arange(inputs_NxL.shape[1]) >= 3, inputs_NxL.shape)
+
+    trained_places = scored_places = answers
+
+    def place_lengths(self, inputs_NxL):
+        return np.full(inputs_NxL.shape, 3)
+
+
+def test_a_task_says_where_the_loss_counts_and_where_it_is_scored():
+    task = Echo(4)
+    inputs, targets, mask = task.batch(streams.key(0, "t"), 0, 0, 7, 6)
+    assert (mask == (np.arange(6) >= 3)).all()
+    assert (targets[:, 3:5] == inputs[:, 1:3]).all()
+    report = task.validation(0, "report")
+    assert len(report.length_P) == 5 * 3
+    assert set(report.length_P) == {3}
+    p_star = task.examples(report).truth["p_star"]
+    assert (p_star.max(-1) == 1).all()
+    wrong = np.zeros((2, 15))
+    wrong[1, 4] = 1  # one token of the second answer
+    found = task.by_length({"error": wrong, "tvd": wrong}, report)
+    assert found["error"][1].tolist() == [[0], [pytest.approx(1 / 15)]]
+    assert found["exact"][1].tolist() == [[1], [pytest.approx(4 / 5)]]
+    assert found["exact"][2].tolist() == [5]
+
+
+def test_a_masked_loss_is_trained_by_torch_and_ignores_the_rest():
+    """A gradient step does not depend on targets outside the mask."""
+    from helpers import make_ensemble, transformer_problem
+
+    from resharpen.engines.choose import why_not_native
+    from resharpen.engines.torch.fast import TorchEngine
+    from resharpen.models import Transformer
+
+    task = Echo(4)
+    problem = transformer_problem("pre", model=Transformer(5, layers=1, d=8, heads=1, d_mlp=8), task=task, cap=6)
+    assert why_not_native(problem) == "it does not know a loss that counts at some places only"
+    batch = problem.minibatch(0, 0)
+    other = batch._replace(targets=np.where(batch.mask, batch.targets, (batch.targets + 1) % 5))
+    states = []
+    for given in (batch, other):
+        engine = TorchEngine(problem, make_ensemble(problem, 2))
+        engine.advance(1, [given])
+        states.append(engine.dump())
+    assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"trained_places": lambda self, x: np.zeros(x.shape, bool)}, "trained_places is false everywhere"),
+        ({"trained_places": lambda self, x: np.ones(x.shape)}, r"trained_places gives \[3, 4\] of float64, not"),
+        ({"trained_places": lambda self, x: np.ones(3, bool)}, r"trained_places gives \[3\] of bool, not \[3, 4\]"),
+    ],
+)
+def test_wrong_masks_are_one_line(wrong, message):
+    with pytest.raises(rs.UserError, match=f"task 'die-4': {message}"):
+        die(**wrong).batch(streams.key(0, "t"), 0, 0, 3, 4)
+    scored = {"scored_places": wrong["trained_places"]}
+    with pytest.raises(rs.UserError, match="task 'die-4': scored_places"):
+        die(**scored).validation(0, "report")

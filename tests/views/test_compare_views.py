@@ -21,8 +21,8 @@ def store(tiny, tmp_path):
     return run(replace(tiny, variants=["pre", "peri", "pre+log-n"], models=6), tmp_path / "r", workers=1)
 
 
-def text_of(found) -> str:
-    console = Console(width=120, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+def text_of(found, width=120) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
         print_comparison(found, console)
     return console.export_text()
@@ -35,6 +35,14 @@ def test_table(store):
     assert "6 draws per setting" in said
     assert "0 of 36 models diverged" in " ".join(said.split())
     assert all(len(line) <= 120 for line in said.splitlines() if "against" not in line)
+
+
+def test_a_narrow_terminal_keeps_the_names_of_rows(store):
+    said = text_of(compare(store), width=80)
+    lines = said.splitlines()
+    for name in ("pre+log-n", "  sct-v4-s1  new", "  mean       new"):
+        assert sum(line.strip("\n").lstrip(" ").startswith(name.strip()) for line in lines) >= 2, name
+    assert all(len(line) <= 80 for line in lines if "against" not in line)
 
 
 def test_figure_has_what_it_takes_to_read_it(store):

@@ -130,7 +130,7 @@ def test_arrays_hold_what_the_tables_hold(store):
     gathered = Gathered(store)
     arrays = gathered.arrays()
     ids = gathered.models["model"].to_list()
-    for row in store.table("lengths").filter(selection="best").iter_rows(named=True):
+    for row in store.table("lengths").filter(selection="best", metric="tvd").iter_rows(named=True):
         w = ("train", "bema").index(row["weights"])
         assert arrays["value"][0, w, ids.index(row["model"]), row["length"] - 1] == pytest.approx(row["value"])
     for row in scores(store).iter_rows(named=True):
@@ -227,7 +227,7 @@ def test_clicking_pins_and_the_address_says_so(page, store):
     drawn = page.evaluate("Array.from(document.querySelector('#model .plot').data[0].y)")
     rows = (
         store.table("lengths")
-        .filter(model=name.replace(VARIANT, "pre"), weights="train", selection="best")
+        .filter(model=name.replace(VARIANT, "pre"), weights="train", selection="best", metric="tvd")
         .sort("length")
     )
     assert drawn == pytest.approx(rows["value"].to_list())

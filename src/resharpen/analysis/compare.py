@@ -9,6 +9,10 @@ its first checkpoint has the metric's worst value.
 - the gain of the best tenth: the difference of the 10% (or 90%) quantiles
 - the expected best of k draws (`analysis/best_of.py`) of each, at every budget k
 - each over all lengths and over those longer than trained; the median at every length
+- how many models are better than the best constant distribution (by a fiftieth of the way to perfect at least), and
+  the gain as a share of that way
+
+Intervals are over draws, and over the sequences of the report set where these are a sample (`analysis/report_set.py`).
 
 What follows from a median or a best tenth is said in `analysis/verdict.py`.
 """
@@ -19,11 +23,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from math import isfinite
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from resharpen.analysis.best_of import best_of, budgets
 from resharpen.analysis.importance import Importance, importances
 from resharpen.analysis.pairing import Paired, pair
+from resharpen.analysis.report_set import Constant, Places, Shifts, of_best, of_median, shifts, widened
 from resharpen.analysis.samples import BEST, MEDIAN, Cells, by_draw, correlation_within_groups, median_of
 from resharpen.analysis.statistics import (
     Correlation,
@@ -33,7 +38,7 @@ from resharpen.analysis.statistics import (
     share_interval,
     sum_interval,
 )
-from resharpen.analysis.verdict import MARGIN, Gain, judged
+from resharpen.analysis.verdict import MARGIN, Gain, judged, untrained
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.specs.counts import Counts, unlike
@@ -46,6 +51,12 @@ if TYPE_CHECKING:
 EVERY = "mean"
 """What stands where a setting would, for the mean over all of them."""
 Lengths = Literal["all", "new"]
+CHOSEN = {
+    "best": "checkpoints chosen on all lengths",
+    "best-trained": "checkpoints chosen on trained lengths",
+    "last": "last checkpoints",
+}
+"""By which lengths: what is chosen on the lengths that it is judged on looks better than it is."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,10 @@ class Effect:
     """Of the best tenth."""
     wins: Interval
     """The share of pairs in which the variant is better, ties half."""
+    places: Places | None = None
+    """Scored places behind every value."""
+    constant: Constant | None = None
+    """What can be had without looking at the input, where p* is known."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +135,7 @@ class Comparison:
     models: tuple[Models, ...]
     correlation: Correlation
     importance: tuple[Importance, ...]
+    selection: str = "best"
     parameters: Counts = field(default_factory=dict)
 
     def size_warnings(self) -> list[str]:
@@ -138,7 +154,9 @@ class Comparison:
         """The effects, one a row."""
         import polars as pl
 
-        whole = {f"{name}_more": pl.Int64 for name in ("median", "best_tenth")}
+        whole: dict[str, Any] = dict.fromkeys(("median_more", "best_tenth_more", "places", "fewest_places"), pl.Int64)
+        whole |= dict.fromkeys(("beat_constant", "baseline_beat_constant"), pl.Int64)
+        whole |= dict.fromkeys(("constant", "of_the_way"), pl.Float64)
         return pl.DataFrame([_row(effect) for effect in self.effects], schema_overrides=whole)
 
     def _repr_html_(self) -> str:
@@ -153,12 +171,19 @@ def compare(
     baseline: str | None = None,
     margin: float = MARGIN,
     weights: str = "train",
+    selection: str = "best",
+    metric: str | None = None,
+    pool: Sequence[RunOrReference] = (),
 ) -> Comparison:
     """Variants of a run, and of another one over the same draws, against a baseline: by default all against the one
-    that the spec names, or else the first."""
+    that the spec names, or else the first.
+
+    `selection` says which checkpoints (best, best-trained, last), `metric` what is compared, by default what chooses
+    checkpoints. `pool` are runs of the same spec with other seeds: pairs are then of a seed and a draw.
+    """
     if not (margin > 0 and isfinite(margin)):
         raise UserError(f"margin = {margin}: must be a number above 0, in the unit of the metric")
-    return compare_pairs(pair(run, variants, other, baseline, weights), margin)
+    return compare_pairs(pair(run, variants, other, baseline, weights, selection, metric, pool), margin)
 
 
 def compare_pairs(paired: Paired, margin: float = MARGIN) -> Comparison:
@@ -168,7 +193,9 @@ def compare_pairs(paired: Paired, margin: float = MARGIN) -> Comparison:
     curves: list[BestOf] = []
     for lengths, rows in paired.means().items():
         cells = by_draw(rows, ["setting", "variant"], "gain", worst, worth)
-        effects += _effects(cells, paired, lengths, margin)
+        effects += _effects(
+            cells, paired, lengths, margin, paired.rows.filter("new") if lengths == "new" else paired.rows
+        )
         curves += _curves(cells, paired, lengths, worst)
     order = {key: i for i, key in enumerate((v, s) for v in paired.variants for s in (*paired.settings, EVERY))}
     return Comparison(
@@ -185,12 +212,15 @@ def compare_pairs(paired: Paired, margin: float = MARGIN) -> Comparison:
         tuple(Models(*row) for row in paired.models()),
         correlation,
         tuple(importances(paired, worth)),
-        paired.parameters,
+        selection=paired.selection,
+        parameters=paired.parameters,
     )
 
 
-def _effects(cells: Cells, paired: Paired, lengths: Lengths, margin: float) -> list[Effect]:
-    """Holm's correction is over what is shown together: all settings and variants, and apart from them the means."""
+def _effects(cells: Cells, paired: Paired, lengths: Lengths, margin: float, rows: pl.DataFrame) -> list[Effect]:
+    """Holm's correction is over what is shown together: all settings and variants, and apart from them the means.
+    `rows` are the values behind the cells."""
+    moved, base = shifts(rows, ["setting", "variant"], paired.sign), paired.baseline
     settings = [setting for setting in paired.settings if (setting, paired.baseline) in cells]
     families = [[(variant, [setting]) for variant in paired.variants for setting in settings]]
     if len(settings) > 1:
@@ -199,8 +229,13 @@ def _effects(cells: Cells, paired: Paired, lengths: Lengths, margin: float) -> l
     for family in families:
         members = [(variant, of, _samples(cells, variant, paired.baseline, of)) for variant, of in family]
         fewest = [min(len(a.values_N) for a, _ in samples.values()) for *_, samples in members]
-        medians = judged([_median(samples) for *_, samples in members], fewest, margin)
-        bests = judged([_best(samples) for *_, samples in members], fewest, margin)
+        constant = [paired.beside_constant(rows, variant, of) for variant, of, _ in members]
+        medians = judged([_median(samples, moved, variant, base) for variant, _, samples in members], fewest, margin)
+        bests = judged([_best(samples, moved, variant, base) for variant, _, samples in members], fewest, margin)
+        medians, bests = (
+            [gain if c is None or c.trained else untrained(gain) for gain, c in zip(gains, constant, strict=True)]
+            for gains in (medians, bests)
+        )
         effects += [
             Effect(
                 variant,
@@ -210,8 +245,10 @@ def _effects(cells: Cells, paired: Paired, lengths: Lengths, margin: float) -> l
                 median,
                 best,
                 share_interval([a - b for a, b in samples.values()]),
+                paired.places(rows, of),
+                beside,
             )
-            for (variant, of, samples), median, best in zip(members, medians, bests, strict=True)
+            for (variant, of, samples), median, best, beside in zip(members, medians, bests, constant, strict=True)
         ]
     return effects
 
@@ -224,14 +261,17 @@ def _samples(cells: Cells, variant: str, baseline: str, settings: Sequence[str])
     return {setting: (cells[setting, variant], cells[setting, baseline]) for setting in settings}
 
 
-def _median(samples: Samples) -> Interval:
-    return median_of({setting: a - b for setting, (a, b) in samples.items()})
+def _median(samples: Samples, moved: Shifts, variant: str, baseline: str) -> Interval:
+    gains = {setting: a - b for setting, (a, b) in samples.items()}
+    error = of_median(moved, [((s, variant), (s, baseline), gain) for s, gain in gains.items()])
+    return widened(median_of(gains), error)
 
 
-def _best(samples: Samples) -> Interval:
+def _best(samples: Samples, moved: Shifts, variant: str, baseline: str) -> Interval:
     share = 1 / len(samples)
     signed = [term for s, (a, b) in samples.items() for term in ((share, s, a), (-share, s, b))]
-    return sum_interval(signed, 1 - BEST, 0.0)
+    error = of_best(moved, [((s, variant), (s, baseline), a, b) for s, (a, b) in samples.items()])
+    return widened(sum_interval(signed, 1 - BEST, 0.0), error)
 
 
 def _curves(cells: Cells, paired: Paired, lengths: Lengths, worst: float) -> list[BestOf]:
@@ -249,13 +289,16 @@ def _turned(interval: Interval, sign: int) -> Interval:
 
 
 def _at_lengths(paired: Paired, worst: float, worth: float) -> list[AtLength]:
-    cells = by_draw(paired.rows, ["setting", "variant", "length", "new"], "gain", worst, worth)
-    return [
-        AtLength(variant, setting, length, new, quantile_interval(sample - base, MEDIAN, 0.0))
-        for (setting, variant, length, new), sample in sorted(cells.items(), key=lambda cell: cell[0])
-        if variant != paired.baseline
-        for base in (cells[setting, paired.baseline, length, new],)
-    ]
+    keys = ["setting", "variant", "length", "new"]
+    cells, moved = by_draw(paired.rows, keys, "gain", worst, worth), shifts(paired.rows, keys, paired.sign)
+    found = []
+    for (setting, variant, length, new), sample in sorted(cells.items(), key=lambda cell: cell[0]):
+        if variant != paired.baseline:
+            base = setting, paired.baseline, length, new
+            gains = sample - cells[base]
+            error = of_median(moved, [((setting, variant, length, new), base, gains)])
+            found.append(AtLength(variant, setting, length, new, widened(quantile_interval(gains, MEDIAN, 0.0), error)))
+    return found
 
 
 def _row(effect: Effect) -> dict[str, object]:
@@ -269,7 +312,11 @@ def _row(effect: Effect) -> dict[str, object]:
         row |= {f"{name}_gain": gain.interval.estimate, f"{name}_low": gain.interval.low}
         row |= {f"{name}_high": gain.interval.high, f"{name}_p": gain.p, f"{name}_verdict": gain.verdict}
         row |= {f"{name}_more": gain.more}
-    return row | {"wins": effect.wins.estimate, "wins_low": effect.wins.low, "wins_high": effect.wins.high}
+    row |= {"wins": effect.wins.estimate, "wins_low": effect.wins.low, "wins_high": effect.wins.high}
+    c, places = effect.constant, effect.places
+    row |= {"constant": c.value if c else None, "of_the_way": c.share(effect.median.interval.estimate) if c else None}
+    row |= {"beat_constant": c.beat if c else None, "baseline_beat_constant": c.baseline_beat if c else None}
+    return row | {"places": places.total if places else None, "fewest_places": places.fewest if places else None}
 
 
 def sentence(effect: Effect, of: Comparison) -> str:
@@ -281,7 +328,16 @@ def sentence(effect: Effect, of: Comparison) -> str:
     elif len(of.settings) > 1:
         where += f" of {effect.setting}"
     median, best = (gain.said(of.margin) for gain in (effect.median, effect.best))
-    return (
-        f"{effect.variant} against {of.baseline} {where}: median {median} {of.metric.label}; "
-        f"best tenth {best}; wins {effect.wins.estimate:.0%} of {effect.pairs} pairs"
-    )
+    said = [f"median {median} {of.metric.label}{_of_the_way(effect)}", f"best tenth {best}"]
+    said.append(f"wins {effect.wins.estimate:.0%} of {effect.pairs} pairs")
+    if c := effect.constant:
+        theirs = f"{of.baseline}: {c.baseline_beat} of {c.baseline_models}"
+        said.append(f"{c.beat} of {c.models} models beat a constant ({theirs})")
+    if effect.places:
+        said.append(effect.places.said())
+    return f"{effect.variant} against {of.baseline} {where}: {'; '.join([*said, CHOSEN[of.selection]])}"
+
+
+def _of_the_way(effect: Effect) -> str:
+    share = effect.constant.share(effect.median.interval.estimate) if effect.constant else float("nan")
+    return f", {share:+.0%} of the way from a constant to perfect" if isfinite(share) else ""

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from resharpen.analysis.report_set import Constant, Places
 from resharpen.analysis.samples import paired_only
-from resharpen.analysis.scores import scored_lengths, task_of
+from resharpen.analysis.scores import check_reported, scored_lengths, task_of
 from resharpen.analysis.statistics import quantile
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.specs.counts import Counts
 from resharpen.experiments.specs.spec import roles
 from resharpen.experiments.specs.toml import differences, tasks_data, to_data
+from resharpen.streams import GROUP
 from resharpen.tasks import Metric
+from resharpen.tasks.trivial import trivial_values
 
 if TYPE_CHECKING:
     import polars as pl
 
+LEARNED = 0.02
+"""How much of the way from the best constant to perfect a model must have gone to count as better: chance is less."""
+
 
 @dataclass(frozen=True)
 class Paired:
-    """Values of the task's metric at the best checkpoints, of the draws that every variant has."""
+    """Values of a metric at the kept checkpoints, of the draws that every variant has."""
 
     baseline: str
     variants: tuple[str, ...]
@@ -39,6 +46,9 @@ class Paired:
     every: pl.DataFrame
     """One row per model, kind of weights and length, with the columns of `models`; `gain` is the value with the sign
     that makes more better, null for a model without any, `new` whether the length is longer than trained."""
+    selection: str = "best"
+    constant: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    """Setting -> length -> the value of the best constant distribution, where p* is known."""
     parameters: Counts = field(default_factory=dict)
 
     @property
@@ -77,6 +87,39 @@ class Paired:
         new = means.get("new", means["all"].clear())
         return pl.concat([means["all"].filter(~pl.col("setting").is_in(new["setting"].unique().to_list())), new])
 
+    def places(self, rows: pl.DataFrame, settings: Sequence[str]) -> Places | None:
+        """How many scored places stand behind the rows of these settings."""
+        import polars as pl
+
+        if "count" not in rows.columns:
+            return None
+        counts = rows.filter(pl.col("setting").is_in(settings)).group_by("setting", "length").agg(pl.col("count").max())
+        return Places(int(counts["count"].sum()), int(counts["count"].min()))  # pyright: ignore[reportArgumentType]
+
+    def beside_constant(self, rows: pl.DataFrame, variant: str, settings: Sequence[str]) -> Constant | None:
+        """How many models are better than the best constant, by the mean over the lengths of these rows."""
+        import polars as pl
+
+        if not all(setting in self.constant for setting in settings):
+            return None
+        table = pl.DataFrame(
+            [(s, length, value) for s in settings for length, value in self.constant[s].items()],
+            {"setting": pl.String, "length": pl.Int64, "constant": pl.Float64},
+            orient="row",
+        )
+        there = rows.filter(pl.col("variant").is_in([variant, self.baseline])).join(table, on=["setting", "length"])
+        if there.is_empty():
+            return None
+        constant, bound = self.sign * pl.col("constant").mean(), self.sign * self.metric.bound
+        needed = constant + LEARNED * (bound - constant) if isfinite(bound) else constant
+        better = pl.col("gain").mean() > needed
+        each = there.group_by("variant", "setting", "draw").agg(
+            better.fill_null(False).alias("better"), pl.col("constant").mean()
+        )
+        count = {v: (int(part["better"].sum()), len(part)) for (v,), part in each.group_by("variant")}
+        value = float(each.group_by("setting").agg(pl.col("constant").first())["constant"].mean())  # pyright: ignore[reportArgumentType]
+        return Constant(value, self.metric.bound, *count[variant], *count[self.baseline])
+
     def models(self) -> list[tuple[str, str, int, int, float, float]]:
         """(variant, setting, models, how many of them diverged, the median and the best tenth of what is shown)"""
         import polars as pl
@@ -101,12 +144,21 @@ def pair(
     other: RunOrReference | None = None,
     baseline: str | None = None,
     weights: str = "train",
+    selection: str = "best",
+    metric: str | None = None,
+    pool: Sequence[RunOrReference] = (),
 ) -> Paired:
-    """UserError for variants that are not there, and for runs whose draws make no pairs."""
+    """UserError for variants that are not there, and for runs whose draws make no pairs. `pool` are runs that differ in
+    the seed only: a draw is then one of a seed."""
     import polars as pl
 
     task = task_of(run)
-    metric = task.metrics[task.metric]
+    compared = metric or task.metric
+    check_reported(run, compared)
+    if pool and other is not None:
+        raise UserError("choose between another run to compare with and runs of other seeds to pool")
+    for more in pool:
+        _check_other_seed([run, *pool[: pool.index(more)]], more)
     named = {name: (run, name) for name in run.experiment.variants}
     if other is not None:
         _check_same_draws(run, other)
@@ -119,7 +171,8 @@ def pair(
     chosen = [base, *(name for name in variants or named if name != base)]
     if len(chosen) == 1:
         raise UserError(f"{run.directory} has nothing to compare '{base}' with; add another run with --with RUN_B")
-    tables = {id(source): _values(source) for source in (run, other) if source is not None}
+    tables = {id(source): _values(source, compared, selection) for source in (run, other) if source is not None}
+    tables[id(run)] = _pooled([tables[id(run)], *(_values(more, compared, selection) for more in pool)])
     parts = [
         tables[id(source)].filter(pl.col("variant") == own).with_columns(variant=pl.lit(name))
         for name in dict.fromkeys(chosen)
@@ -135,11 +188,13 @@ def pair(
         base,
         tuple(dict.fromkeys(chosen[1:])),
         tuple(setting.name for setting in run.experiment.settings if setting.name in set(rows["setting"])),
-        metric,
+        task.metrics[compared],
         task.unit,
         weights,
         {name: tuple(source.experiment.rows(source.experiment.variants[own])) for name, (source, own) in named.items()},
         rows,
+        selection,
+        _constants(run, set(rows["setting"]), compared),
         {
             (setting.name, name): source.experiment.parameter_count(setting, own)
             for name in dict.fromkeys(chosen)
@@ -150,20 +205,41 @@ def pair(
     )
 
 
-def _values(run: RunOrReference) -> pl.DataFrame:
+def _constants(run: RunOrReference, there: set[str], metric: str) -> dict[str, Mapping[int, float]]:
+    seed, tasks = run.experiment.seed, {s.name: s.task for s in run.experiment.settings if s.name in there}
+    found = {name: trivial_values(task, seed, metric) for name, task in tasks.items()}
+    return {name: values[metric] for name, values in found.items() if metric in values}
+
+
+def _values(run: RunOrReference, metric: str, selection: str) -> pl.DataFrame:
     import polars as pl
 
-    task = task_of(run)
+    check_reported(run, metric)
+    lower = task_of(run).metrics[metric].lower_is_better
     return (
-        scored_lengths(run)
-        .filter(metric=task.metric)
-        .with_columns(
-            gain=pl.col("value") * (-1 if task.lower_is_better else 1), new=pl.col("length") > pl.col("train_length")
-        )
+        scored_lengths(run, selection)
+        .filter(metric=metric)
+        .with_columns(gain=pl.col("value") * (-1 if lower else 1), new=pl.col("length") > pl.col("train_length"))
     )
 
 
-def _check_same_draws(run: RunOrReference, other: RunOrReference) -> None:
+def _pooled(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """With draws numbered through, in whole groups."""
+    import polars as pl
+
+    if len(tables) == 1:
+        return tables[0]
+    apart = GROUP * (1 + max(int(table["draw"].max() or 0) for table in tables) // GROUP)  # pyright: ignore[reportArgumentType]
+    return pl.concat([table.with_columns(pl.col("draw") + i * apart) for i, table in enumerate(tables)], how="diagonal")
+
+
+def _check_other_seed(runs: Sequence[RunOrReference], more: RunOrReference) -> None:
+    if more.experiment.seed in {run.experiment.seed for run in runs}:
+        raise UserError(f"{more.directory} has the seed of another run ({more.experiment.seed}): the same draws twice")
+    _check_same_draws(runs[0], more, apart_from="seed")
+
+
+def _check_same_draws(run: RunOrReference, other: RunOrReference, apart_from: str = "") -> None:
     ours, theirs = ({setting.name: setting for setting in r.experiment.settings} for r in (run, other))
     common = [name for name in ours if name in theirs]
     if not common:
@@ -172,7 +248,11 @@ def _check_same_draws(run: RunOrReference, other: RunOrReference) -> None:
         )
     a, b = (
         # settings apart, else a pair differs in more than the variant
-        {name: to_data(r.experiment)[name] for name, role in roles(r.experiment).items() if role.pairs}
+        {
+            name: to_data(r.experiment)[name]
+            for name, role in roles(r.experiment).items()
+            if role.pairs and name != apart_from
+        }
         | {name: tasks_data([settings[name]])[0] for name in common}  # task, training length and model
         for r, settings in ((run, ours), (other, theirs))
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from resharpen.errors import unknown
+from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.state import SELECTIONS
 from resharpen.tasks import Task
@@ -21,6 +21,22 @@ def task_of(run: RunOrReference) -> Task:
 def worst_values(run: RunOrReference) -> dict[str, float]:
     """Metric -> the value of a model that has none, as declared by the task."""
     return {name: metric.worst for name, metric in task_of(run).metrics.items()}
+
+
+def reported_metrics(run: RunOrReference, lengths: pl.DataFrame | None = None) -> set[str]:
+    """The metrics of which there are values."""
+    rows = run.table("lengths") if lengths is None else lengths
+    return set(rows.filter(rows["count"] > 0)["metric"].unique())
+
+
+def check_reported(run: RunOrReference, metric: str, lengths: pl.DataFrame | None = None) -> None:
+    """UserError for a metric that the task does not have, or of which this run has no values."""
+    known = task_of(run).metrics
+    if metric not in known:
+        raise unknown("metric", metric, known)
+    if metric not in (there := reported_metrics(run, lengths)):
+        has = ", ".join(name for name in known if name in there) or "none yet"
+        raise UserError(f"{run.directory} has no values of '{metric}': it was not measured there (measured: {has})")
 
 
 def not_recorded(run: RunOrReference) -> list[str]:
@@ -64,9 +80,9 @@ def scores(
     its first checkpoint; see `scored_lengths`."""
     import polars as pl
 
-    metric, known = metric or task_of(run).metric, task_of(run).metrics
-    if metric not in known:
-        raise unknown("metric", metric, known)
+    metric = metric or task_of(run).metric
+    if metric != task_of(run).metric:
+        check_reported(run, metric, lengths)
     rows = scored_lengths(run, selection, lengths).filter(pl.col("metric") == metric)
     new = pl.col("length") > pl.col("train_length")
     return (
@@ -81,5 +97,11 @@ def scores(
 
 
 def tidy_results(run: RunOrReference) -> pl.DataFrame:
-    """Every measured value of a run, one per row, with the columns of `models`."""
-    return run.table("lengths").join(run.table("models"), on="model", maintain_order="left")
+    """Every measured value of a run, one per row, with the columns of `models`; `error` is the
+    standard error of a value on this report set, null where the set is not a sample or it was not measured."""
+    import polars as pl
+
+    lengths = run.table("lengths")
+    variance = pl.col("without").list.var(ddof=0) * (pl.col("without").list.len() - 1.0)  # a jackknife
+    lengths = lengths.with_columns(error=variance.sqrt()).drop("without")
+    return lengths.join(run.table("models"), on="model", maintain_order="left")

@@ -2,13 +2,14 @@
 
 no difference    the whole interval is within the margin, even if it excludes zero
 helps, hurts     the interval excludes zero, after Holm's correction over all comparisons shown together
-undecided        neither; `more` models per setting would decide it in four cases of five, if the gain is real
+not trained ...  neither variant's best tenth is better than the best constant distribution
+undecided        none of these; `more` models per setting would decide it in four cases of five, if the gain is real
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf, isfinite
 from typing import Literal
 
@@ -18,7 +19,7 @@ from resharpen.streams import GROUP
 MARGIN = 0.02
 """In the unit of the metric."""
 POWER = 0.8
-Verdict = Literal["helps", "hurts", "no difference", "undecided"]
+Verdict = Literal["helps", "hurts", "no difference", "undecided", "not trained enough to tell"]
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,17 @@ class Gain:
     verdict: Verdict
     more: int | None
     """Models per setting to add for a decision; None if it is decided, or if there are too few models to tell."""
+    tests: int = 1
+    """The number of comparisons that are corrected for."""
 
     def said(self, margin: float) -> str:
         """In words, with the interval."""
         numbers = f"{self.interval.estimate:+.3f} ({self.interval.low:+.3f} to {self.interval.high:+.3f})"
         if self.verdict == "undecided":
             more = f"about {self.more:,} more models" if self.more else "too few models to tell"
-            return f"undecided ({more}), {numbers}"
+            apart = self.interval.low > 0 or self.interval.high < 0  # else it would look like a contradiction
+            after = f" after correction for {self.tests} comparisons" if apart else ""
+            return f"undecided{after} ({more}), {numbers}"
         return f"{self.verdict}{f' within {margin:g}' if self.verdict == 'no difference' else ''}, {numbers}"
 
 
@@ -45,8 +50,13 @@ def judged(intervals: Sequence[Interval], models: Sequence[int], margin: float) 
     for interval, p, n in zip(intervals, holm([interval.p for interval in intervals]), models, strict=True):
         verdict = judge(interval, p, margin)
         more = more_models(interval, margin, n, len(intervals)) if verdict == "undecided" else None
-        gains.append(Gain(interval, p, verdict, more))
+        gains.append(Gain(interval, p, verdict, more, len(intervals)))
     return gains
+
+
+def untrained(gain: Gain) -> Gain:
+    """A verdict among models that have learned nothing is none."""
+    return replace(gain, verdict="not trained enough to tell", more=None)
 
 
 def judge(interval: Interval, p: float, margin: float) -> Verdict:

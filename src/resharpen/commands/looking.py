@@ -52,6 +52,8 @@ class DrawFigure:
     """Which checkpoint: the best over all lengths, the best over trained lengths only, or the last."""
     attention: Name = None
     """Score the kept models with this attention, without training: adaptive-temperature, log-n, FILE.py:NAME."""
+    metric: Name = None
+    """Draw only this metric, such as kl, illegal, error or exact. Default: the figures of the task."""
     out: Directory = None
     """The directory for the pictures. Default: the run directory; for a reference, runs/NAME."""
 
@@ -59,7 +61,7 @@ class DrawFigure:
         if self.out is not None and self.out.suffix in (".png", ".svg"):
             raise UserError(f"--out {self.out}: must be a directory, not a file: there are several pictures")
         run = look(self.run, self.trust_code)
-        save_figures(run, self.out or beside(run), console, self.selection, self.attention)
+        save_figures(run, self.out or beside(run), console, self.selection, self.attention, self.metric)
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class Results:
     """Write a Parquet file."""
 
     def __call__(self, console: Console) -> None:
-        from resharpen.analysis.scores import scores, task_of, tidy_results
+        from resharpen.analysis.scores import reported_metrics, scores, task_of, tidy_results
         from resharpen.experiments.keeping.files import write_parquet
         from resharpen.views.tables import print_scores
 
@@ -93,7 +95,7 @@ class Results:
         if self.csv:
             sys.stdout.write(tidy_results(run).write_csv())
         elif self.parquet is None:
-            task, reported = task_of(run), set(run.table("lengths")["metric"])
+            task, reported = task_of(run), reported_metrics(run)
             for metric in dict.fromkeys([task.metric, *task.metrics]):
                 if metric in reported:
                     print_scores(scores(run, metric=metric), task.metrics[metric], console)
@@ -133,6 +135,8 @@ class Compare:
         resharpen compare runs/fig1-laptop peri post --baseline pre-final --margin 0.01
         resharpen compare runs/fig1-laptop --with runs/mine
         resharpen compare fig1-laptop --with runs/mine
+        resharpen compare runs/mine --metric kl --selection best-trained
+        resharpen compare runs/seed0 --pool runs/seed1 runs/seed2
     """
 
     run: RunOrReference
@@ -145,6 +149,12 @@ class Compare:
     margin: float = 0.02
     """The smallest difference that matters, in the unit of the metric."""
     weights: Weights = "train"
+    selection: Literal["best", "best-trained", "last"] = "best"
+    """Which checkpoint: the best over all lengths, the best over trained lengths only, or the last."""
+    metric: Name = None
+    """The metric to compare, such as tvd, kl, illegal, error or exact. Default: the one that chooses checkpoints."""
+    pool: Annotated[tuple[Path, ...], arg(metavar="RUN...", help_behavior_hint="")] = ()
+    """Further runs of the same spec with other seeds, whose pairs are added."""
     trust_code: TrustCode = False
     out: Directory = None
     """The directory for the picture. Default: the run directory; for a reference, runs/NAME."""
@@ -153,7 +163,17 @@ class Compare:
         run = look(self.run, self.trust_code)
         other = None if self.with_run is None else look(self.with_run, self.trust_code)
         show_comparison(
-            run, self.out or beside(run), console, self.variants, other, self.baseline, self.margin, self.weights
+            run,
+            self.out or beside(run),
+            console,
+            self.variants,
+            other,
+            self.baseline,
+            self.margin,
+            self.weights,
+            self.selection,
+            self.metric,
+            [look(more, self.trust_code) for more in self.pool],
         )
 
 

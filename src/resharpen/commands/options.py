@@ -20,7 +20,7 @@ RunOrReference = Annotated[
 TrustCode = Annotated[
     bool, arg(help="Execute your own code as copied in the run directory where the original is gone or has changed.")
 ]
-Weights = Annotated[Literal["train", "bema"], arg(help="Training weights or BEMA, at the best checkpoint.")]
+Weights = Annotated[Literal["train", "bema"], arg(help="Training weights or BEMA.")]
 Scale = Annotated[
     Literal["smoke", "laptop", "overnight", "paper"] | None,
     arg(metavar="{smoke,laptop,overnight,paper}", help_behavior_hint=""),

@@ -49,7 +49,12 @@ def beside(run: RunOrReference) -> Path:
 
 
 def save_figures(
-    run: RunOrReference, out: Path, console: Console, selection: str = "best", attention: str | None = None
+    run: RunOrReference,
+    out: Path,
+    console: Console,
+    selection: str = "best",
+    attention: str | None = None,
+    metric: str | None = None,
 ) -> None:
     from rich.progress import track
 
@@ -60,7 +65,7 @@ def save_figures(
         return track(shards, f"scoring with {short(attention or '')}", console=console, transient=True)
 
     suffix = "".join(f"-{short(part)}" for part in (selection, attention) if part not in ("best", None))
-    for name, figure in draw(run, selection, attention, reading).items():
+    for name, figure in draw(run, selection, attention, reading, metric).items():
         save(figure, out, f"{name}{suffix}", console)
 
 

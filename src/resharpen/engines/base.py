@@ -89,6 +89,10 @@ class Ensemble:
     def group(self) -> int:
         return int(self.draw_M[0]) // streams.GROUP
 
+    def some(self, models: Any) -> Ensemble:
+        """Only these models."""
+        return Ensemble(self.draw_M[models], {name: x_M[models] for name, x_M in self.hyperparameters.items()})
+
 
 class Engine(Protocol):
     """`dump` and `load` are exact: advancing after a round trip gives the same bits."""

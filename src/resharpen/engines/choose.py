@@ -7,6 +7,8 @@ import shlex
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from resharpen import own
 from resharpen.engines.base import Arrays, Engine, Ensemble, Measures, Problem
 from resharpen.errors import Failed, UserError
@@ -35,9 +37,19 @@ def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
 def measure_all(engine: Engine, weights: Arrays, validation: Any) -> Measures:
     """All measures that a report needs; torch computes those that the engine lacks."""
     found, task = engine.measure(weights, validation, report=True), engine.problem.task
-    if missing := [name for name in task.measures if name not in found]:
-        torch = make_engine("torch", engine.problem, engine.ensemble)
-        found |= {name: values for name, values in torch.measure(weights, validation).items() if name in missing}
+    if missing := [name for name in (*task.measures, *task.further) if name not in found]:
+        known_M = np.array([np.isfinite(row).all() for row in next(iter(weights.values()))])
+        nan_MxP = np.full((len(known_M), len(validation.length_P)), np.nan, np.float32)
+        found |= {name: nan_MxP.copy() for name in missing}
+        if known_M.any():  # models without weights cost nothing
+            torch = make_engine("torch", engine.problem, engine.ensemble.some(known_M))
+            some = {name: array[known_M] for name, array in weights.items()}
+            measured = torch.measure(some, validation, report=any(name in task.further for name in missing))
+            for name in missing:
+                if name in measured:
+                    found[name][known_M] = measured[name]
+                else:  # a task without p*
+                    del found[name]
     return found
 
 

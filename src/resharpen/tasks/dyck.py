@@ -13,11 +13,19 @@ Probabilities: at depth 0 each opening bracket 1/(2k) and EOS 1/2; between, each
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
+import numpy as np
+
+from resharpen.metrics import ByLength
 from resharpen.tasks.automaton import END, TOP, Automaton, Edge
 from resharpen.tasks.language import Language
+from resharpen.tasks.metrics import Metric, PlaceMetric, closing
+from resharpen.tasks.task import Measured, Tokens
+from resharpen.tasks.validation import SurvivingSet
 
 LARGEST = 10_000
 """The most edges of an automaton, roughly; building more takes minutes."""
@@ -54,6 +62,37 @@ class Dyck(Language):
         """EOS, legal at depth 0."""
         return 2 * self.k + 1
 
+    @property
+    def further(self) -> Mapping[str, PlaceMetric]:
+        """With the accuracy of closing brackets of Hewitt et al. (2020)."""
+        return {**super().further, "closing": self._closing}
+
+    @cached_property
+    def _closing(self) -> PlaceMetric:
+        return closing(self.k, 2 * self.k)
+
+    def further_metrics(self) -> dict[str, Metric]:
+        by_distance = replace(self._closing.about, label=f"{self._closing.about.label}, by distance to the opening one")
+        return {**super().further_metrics(), "closing_distance": by_distance}
+
+    def by_length(self, measured: Measured, validation: SurvivingSet) -> dict[str, ByLength]:
+        """`closing_distance` has the distance from the opening to the closing bracket in place of the length."""
+        found = super().by_length(measured, validation)
+        if "closing" in measured:
+            shape = validation.inputs_NxL.shape
+            distance_NxL = opening_distance(validation.inputs_NxL.astype(np.int64), self.k)
+            weight_NxL = validation.weight_NxL * validation.alive_L
+            columns, counts = [], []
+            for end in self.reported_lengths:
+                here_NxL = (distance_NxL > end - self.bin_width) & (distance_NxL <= end)
+                weight_P = weight_NxL[here_NxL]
+                values_MxP = measured["closing"].reshape(-1, *shape)[:, here_NxL]
+                total = weight_P.sum()
+                columns.append(values_MxP @ weight_P / total if total else np.full(len(values_MxP), np.nan))
+                counts.append(len(weight_P))
+            found["closing_distance"] = np.array(self.reported_lengths), np.stack(columns, axis=1), np.array(counts)
+        return found
+
     def build_automaton(self) -> Automaton:
         """States: the start, then the depths 0 .. m. An opening bracket pushes its closing one."""
         k, m = self.k, self.m
@@ -69,3 +108,20 @@ class Dyck(Language):
         edges = [opening(1.0, 0), *(at_depth(depth) for depth in range(m + 1))]
         states = ("start", *(f"depth {depth}" for depth in range(m + 1)))
         return Automaton(tuple(names), states, tuple(map(tuple, edges)))
+
+
+def opening_distance(inputs_NxL: Tokens, k: int) -> Tokens:
+    """After every prefix, how many tokens before the next one the bracket stands that it could close; 0 where none is
+    open, [N, L]. Tokens 0 .. k-1 open, k .. 2k-1 close.
+
+    >>> opening_distance(np.array([[4, 0, 1, 3, 2]]), 2).tolist()  # BOS ( [ ] )
+    [[0, 1, 1, 3, 0]]
+    """
+    opens_NxL = inputs_NxL < k
+    depth_NxL = np.cumsum(opens_NxL.astype(np.int64) - ((inputs_NxL >= k) & (inputs_NxL < 2 * k)), axis=1)
+    at_L, found = np.arange(inputs_NxL.shape[1]), np.zeros(inputs_NxL.shape, np.int64)
+    for depth in range(1, depth_NxL.max(initial=0) + 1):
+        here_NxL = depth_NxL == depth
+        last_NxL = np.maximum.accumulate(np.where(opens_NxL & here_NxL, at_L, -1), axis=1)
+        found = np.where(here_NxL, at_L + 1 - last_NxL, found)
+    return found

@@ -12,7 +12,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +24,7 @@ from resharpen.errors import UserError, unknown
 from resharpen.metrics import ByLength, equal_length_auc
 from resharpen.plain import known, typed
 from resharpen.tasks.automaton import Automaton, from_data
-from resharpen.tasks.task import Batch, Examples, Measured, Metric, Task, Tokens
+from resharpen.tasks.task import Batch, Examples, Measured, Metric, Task, Tokens, defined_places
 from resharpen.tasks.validation import SurvivingSet, ValidationSet, surviving_set
 
 if TYPE_CHECKING:
@@ -41,6 +41,11 @@ class Language(Task, ABC):
     """Sequences in the selection set, which is scored at every checkpoint."""
 
     measures: ClassVar[tuple[str, ...]] = ("tvd", "marked")
+
+    @property
+    def not_resampled(self) -> tuple[str, ...]:
+        """An AUC sorts every length of every model: only where it is what checkpoints are chosen by."""
+        return () if self.metric == "auc" else ("marked",)
 
     def __post_init__(self) -> None:
         for name in ("sequences", "selection_sequences"):
@@ -92,7 +97,9 @@ class Language(Task, ABC):
             "tvd": Metric("TVD", lower_is_better=True, worst=1.0, bin=self.bin_width, range=(0.0, 1.0)),
             "auc": Metric(marked, guess=0.5, bin=self.bin_width, range=(0.0, 1.0)),
         }
-        return {self.metric: both[self.metric], **both}
+        further = {name: replace(about, bin=self.bin_width) for name, about in self.further_metrics().items()}
+        every = both | further
+        return {self.metric: every[self.metric], **every}
 
     def marks(self, train_length: int) -> dict[str, int]:
         """Most sequences end long before they are cut."""
@@ -127,6 +134,13 @@ class Language(Task, ABC):
         """The exact next-token distribution after every prefix, [N, L, V]."""
         return self.automaton.p_star(inputs_NxL)
 
+    def sample_batch(self, n: int, length: int | None = None, seed: int = 0) -> Batch:
+        """n sequences, cut at so many input tokens, as models are trained on them: to look at, or to train something
+        else. Runs draw from other streams."""
+        length = self.cap if length is None else length
+        self.check_train_length(length)
+        return self.batch(streams.key(seed, self.name, "sample"), 0, 0, n, length)
+
     def length_quantile(self, q: float, train_length: int) -> int:
         """The q quantile of the lengths of training sequences, which are cut at train_length."""
         alive_T = self.automaton.survival(train_length)[:, 0]  # P(the input is longer than t)
@@ -149,31 +163,73 @@ class Language(Task, ABC):
         return {**super().score(logits_MxPxV, truth), "marked": logits_MxPxV.gather(-1, token_MxPx1)[..., 0]}
 
     def by_length(self, measured: Measured, validation: SurvivingSet) -> dict[str, ByLength]:
-        """Per bin, with prefixes weighted as they occur: mean TVD, and ROC AUC of the marked token's logit over pairs
-        of prefixes of equal length, the token being legal after one of them. nan where there is no such pair.
+        """Per bin, with prefixes weighted as they occur: means of what is measured at a place, and ROC AUC of the
+        marked token's logit over pairs of prefixes of equal length, the token being legal after one of them. nan where
+        there is no such pair.
         """
+        found = {}
+        weight_NxL = validation.weight_NxL * validation.alive_L
+        defined = {name: x.reshape(weight_NxL.shape) for name, x in defined_places(self, validation, measured).items()}
+        for name in (name for name in measured if name != "marked"):
+            values_MxNxL = _unflat(measured[name], validation)
+            found[name] = self._binned(values_MxNxL, weight_NxL, defined.get(name))
+        if "marked" in measured:
+            found["auc"] = self._auc(_unflat(measured["marked"], validation), validation)
+        if "error" in defined and "exact" in self.metrics:
+            found["exact"] = self._exact(_unflat(measured["error"], validation), defined["error"], weight_NxL)
+        return found
+
+    def _bins(self, length: int) -> list[slice]:
+        """The lengths of each bin, as positions."""
+        return [slice(end - self.bin_width, min(end, length)) for end in self.reported_lengths]
+
+    def _binned(
+        self,
+        values_MxNxL: NDArray[np.floating],
+        weight_NxL: NDArray[np.float64],
+        defined_NxL: NDArray[np.bool_] | None = None,
+    ) -> ByLength:
+        """Weighted means bin by bin, over the places where the values are defined."""
+        columns, counts = [], []
+        for here in self._bins(weight_NxL.shape[1]):
+            weight_NxB, values_MxNxB = np.ascontiguousarray(weight_NxL[:, here]), values_MxNxL[..., here]
+            count = weight_NxB.size
+            if defined_NxL is not None:
+                there_NxB = defined_NxL[:, here]
+                weight_NxB, values_MxNxB = weight_NxB * there_NxB, np.where(there_NxB, values_MxNxB, 0)
+                count = int(there_NxB.sum())
+            columns.append(_mean(values_MxNxB, weight_NxB))
+            counts.append(count)
+        return np.array(self.reported_lengths), np.stack(columns, axis=1), np.array(counts)
+
+    def _auc(self, marked_MxNxL: NDArray[np.floating], validation: SurvivingSet) -> ByLength:
         state_NxL, _ = self.automaton.read(validation.inputs_NxL.astype(np.int64))
         legal_NxL = self.automaton.legal_S(self.marked)[state_NxL]
-        tvd_MxNxL, marked_MxNxL = (measured[name].reshape(-1, *legal_NxL.shape) for name in ("tvd", "marked"))
-        share_L = legal_NxL.mean(axis=0)
-        has_pairs_L = (share_L > 0) & (share_L < 1)
-        bins: dict[str, list] = {"tvd": [], "auc": []}
-        for end in self.reported_lengths:
-            here = slice(end - self.bin_width, end)
+        share_L, columns, counts = legal_NxL.mean(axis=0), [], []
+        for here in self._bins(legal_NxL.shape[1]):
             weight_NxB, alive_B = validation.weight_NxL[:, here], validation.alive_L[here]
-            tvd = _mean(tvd_MxNxL[..., here], weight_NxB * alive_B)
-            auc = equal_length_auc(marked_MxNxL[..., here], legal_NxL[:, here], weight_NxB, alive_B)
-            bins["tvd"].append((tvd, weight_NxB.size))
-            bins["auc"].append((auc, len(legal_NxL) * int(has_pairs_L[here].sum())))
-        reduced = {}
-        for metric, found in bins.items():
-            values, counts = zip(*found, strict=True)
-            reduced[metric] = np.array(self.reported_lengths), np.stack(values, axis=1), np.array(counts)
-        return reduced
+            columns.append(equal_length_auc(marked_MxNxL[..., here], legal_NxL[:, here], weight_NxB, alive_B))
+            both_B = (share_L[here] > 0) & (share_L[here] < 1)  # a length with no pair tells nothing
+            counts.append(len(legal_NxL) * int(both_B.sum()))
+        return np.array(self.reported_lengths), np.stack(columns, axis=1), np.array(counts)
+
+    def _exact(
+        self, error_MxNxL: NDArray[np.floating], defined_NxL: NDArray[np.bool_], weight_NxL: NDArray[np.float64]
+    ) -> ByLength:
+        """Of the sequences that are alive at the end of a bin, the share without an error up to there."""
+        wrong_MxNxL = np.cumsum(np.where(defined_NxL, error_MxNxL, 0), axis=2)
+        exact_MxNxL = np.where(np.isnan(wrong_MxNxL), np.nan, wrong_MxNxL < 0.5)
+        ends = np.zeros(weight_NxL.shape, bool)
+        ends[:, [here.stop - 1 for here in self._bins(weight_NxL.shape[1]) if here.stop > here.start]] = True
+        return self._binned(exact_MxNxL, weight_NxL, ends & (np.cumsum(defined_NxL, axis=1) > 0))
+
+
+def _unflat(values_MxP: NDArray[np.floating], validation: SurvivingSet) -> NDArray[np.floating]:
+    return values_MxP.reshape(len(values_MxP), *validation.inputs_NxL.shape)
 
 
 def _mean(values_MxNxB: NDArray[np.floating], weight_NxB: NDArray[np.float64]) -> NDArray[np.float64]:
-    if weight_NxB.size == 0:
+    if weight_NxB.sum() == 0:
         return np.full(len(values_MxNxB), np.nan)
     return np.einsum("mnb,nb->m", values_MxNxB, weight_NxB, dtype=np.float64) / weight_NxB.sum()
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
+from resharpen.tasks.metrics import PlaceMetric
 from resharpen.tasks.task import Batch, Examples, Metric, Task
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class RetrievalSet:
     """A fixed set of sequences to score models on, generated on access: an entry (length, begin, end) of `ranges` means
     sequences begin .. end-1 of that length. Each sequence is a stream of its own."""
 
+    sampled: ClassVar[bool] = True
+
     key: streams.Key
     ranges: tuple[tuple[int, int, int], ...]
 
@@ -55,6 +58,15 @@ class RetrievalSet:
     def length_P(self) -> Integers:
         """The number of items of each sequence."""
         return np.concatenate([np.full(end - begin, length, np.int64) for length, begin, end in self.ranges])
+
+    @property
+    def sequences(self) -> int:
+        """The fewest of a length."""
+        return min(end - begin for _, begin, end in self.ranges)
+
+    def blocks_P(self, blocks: int) -> Integers:
+        """The sequences of a length are cut into so many blocks; the block of each sequence."""
+        return np.concatenate([np.arange(end - begin) * blocks // (end - begin) for _, begin, end in self.ranges])
 
     def pieces(self, positions: int) -> Iterator[RetrievalSet]:
         """The same sequences in order, in sets of one length and about this many positions, to bound memory."""
@@ -100,6 +112,11 @@ class MaxRetrieval(Task):
     @property
     def usual_train_length(self) -> int:
         return 16
+
+    @property
+    def further(self) -> Mapping[str, PlaceMetric]:
+        """None: its truth is an answer, not a distribution."""
+        return {}
 
     @property
     def metrics(self) -> dict[str, Metric]:

@@ -56,7 +56,7 @@ class SetComplement(TokenTask):
     @property
     def metrics(self) -> dict[str, Metric]:
         """A uniform guess is off by i / v at length i: by a half on average."""
-        return {"tvd": Metric("TVD", lower_is_better=True, worst=1.0, guess=0.5, range=(0.0, 1.0))}
+        return {**super().metrics, "tvd": Metric("TVD", lower_is_better=True, worst=1.0, guess=0.5, range=(0.0, 1.0))}
 
     @property
     def longest(self) -> int:
@@ -104,4 +104,4 @@ class SetComplement(TokenTask):
             order = np.argsort(words[row, : len(earlier)])
             inputs[row, : len(earlier) + 1] = [*(earlier[i] for i in order), last]
             scored[row, len(earlier)] = True
-        return ValidationSet(inputs, scored)
+        return ValidationSet(inputs, scored, sampled=False)

@@ -7,8 +7,9 @@ Shapes: M models, N sequences, L positions, V tokens, P scored places.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -16,8 +17,10 @@ from numpy.typing import NDArray
 
 from resharpen import streams
 from resharpen.errors import UserError
-from resharpen.metrics import ByLength, mean_by_length
+from resharpen.metrics import ByLength, exact_by_length, mean_by_length
 from resharpen.plain import build
+from resharpen.tasks import options
+from resharpen.tasks.metrics import EXACT, METRICS, Metric, PlaceMetric
 from resharpen.tasks.validation import ValidationSet
 
 if TYPE_CHECKING:
@@ -49,34 +52,6 @@ class Examples(NamedTuple):
     """What `Task.score` compares the logits with, by name, [P, ...] each."""
 
 
-@dataclass(frozen=True)
-class Metric:
-    """What a figure or a table has to know of a metric."""
-
-    label: str
-    lower_is_better: bool = False
-    worst: float = 0.0
-    """What a model has that has no value."""
-    guess: float | None = None
-    """What a guess would reach."""
-    bin: int | None = None
-    """Lengths are the ends of bins so wide; None for single lengths."""
-    best: float | None = None
-    """The best possible value, infinite if there is none; None: 0 where lower is better, otherwise 1."""
-    range: tuple[float, float] | None = None
-    """Between which all values lie, which is checked when results are written and read; None: not known."""
-
-    @property
-    def bound(self) -> float:
-        """The best possible value."""
-        return self.best if self.best is not None else 0.0 if self.lower_is_better else 1.0
-
-    @property
-    def best_quantile(self) -> float:
-        """The quantile over models that counts as best results."""
-        return 0.1 if self.lower_is_better else 0.9
-
-
 class Task:
     """A frozen dataclass of numbers and texts; its fields are the columns that tell tasks apart in the tables."""
 
@@ -88,6 +63,10 @@ class Task:
     """The metric that checkpoints are chosen by, averaged over lengths."""
     measures: ClassVar[tuple[str, ...]] = ("tvd",)
     """What `score` gives."""
+    own_metrics: ClassVar[tuple[str | PlaceMetric, ...]] = ()
+    """Metrics of the user's own; `with_options` sets them."""
+    report_sequences: ClassVar[int | None] = None
+    """Sequences in the report set where the task has no field for it; `with_options` sets it."""
     unit: ClassVar[str] = "tokens"
     scored: ClassVar[str] = "prefixes"
     """What is counted in the column `count` of a run's tables."""
@@ -121,7 +100,26 @@ class Task:
     @property
     def metrics(self) -> dict[str, Metric]:
         """All that a run reports; the first is that of the figure."""
-        return {"tvd": Metric("TVD", lower_is_better=True, worst=1.0, range=(0.0, 1.0))}
+        return {"tvd": Metric("TVD", lower_is_better=True, worst=1.0, range=(0.0, 1.0)), **self.further_metrics()}
+
+    @property
+    def not_resampled(self) -> tuple[str, ...]:
+        """Measures whose reduction takes too long to be repeated without each block of sequences."""
+        return ()
+
+    @property
+    def further(self) -> Mapping[str, PlaceMetric]:
+        """Functions of p and p* that are measured on the weights that were kept, besides `score`."""
+        return {**METRICS, **options.own_metrics(self.own_metrics)}
+
+    def further_metrics(self) -> dict[str, Metric]:
+        about = {name: metric.about for name, metric in self.further.items()}
+        return about | ({"exact": EXACT} if "error" in about else {})
+
+    def with_options(self, metrics: Sequence[str | PlaceMetric] = (), sequences: int | None = None) -> Self:
+        """The same task with metrics of the user's own, as FILE.py:NAME, and another number of sequences in the report
+        set. Neither changes what is trained or which checkpoints are kept."""
+        return options.with_options(self, metrics, sequences)
 
     @property
     def reported_lengths(self) -> Sequence[int] | None:
@@ -169,9 +167,22 @@ class Task:
         """Logits at the scored places against the truth, [M, P] each."""
         return {"tvd": 0.5 * (logits_MxPxV.softmax(-1) - truth["p_star"]).abs().sum(-1)}
 
+    def further_scores(self, logits_MxPxV: Tensor, truth: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The metrics of `further`, [M, P] each; none where the truth is not a distribution."""
+        if "p_star" not in truth or not self.further:
+            return {}
+        p_MxPxV = logits_MxPxV.softmax(-1)
+        return {name: metric(p_MxPxV, truth["p_star"]) for name, metric in self.further.items()}
+
     def by_length(self, measured: Measured, validation: Any) -> dict[str, ByLength]:
         """What was measured at every scored place, reduced: metric -> values by length."""
-        return {name: mean_by_length(values_MxP, validation.length_P) for name, values_MxP in measured.items()}
+        defined = defined_places(self, validation, measured)
+        length_P = validation.length_P
+        found = {name: mean_by_length(x_MxP, length_P, defined.get(name)) for name, x_MxP in measured.items()}
+        if "error" in defined and "exact" in self.metrics:
+            row_P = np.nonzero(validation.scored_NxL)[0]
+            found["exact"] = exact_by_length(measured["error"], row_P, length_P, defined["error"])
+        return found
 
 
 class TokenTask(Task):
@@ -180,7 +191,11 @@ class TokenTask(Task):
         sample(words_NxT)      T tokens per sequence from T random words, uniform on 0 .. 2^32 - 1: tokens [N, T]
         p_star(inputs_NxL)     the exact distribution of what follows every prefix, [N, L, V]
 
-    A sequence is opened with `opening`, a token of its own, if there is one. Scored at all lengths up to `longest`.
+    A sequence is opened with `opening`, a token of its own, if there is one. Scored at all lengths up to `longest`. The
+    loss may count, and places may be scored, at some places only:
+
+        trained_places(inputs_NxL), scored_places(inputs_NxL)      true where, [N, L]
+        place_lengths(inputs_NxL)                                  the length that a place is reported at, [N, L]
     """
 
     opening: ClassVar[int | None] = None
@@ -197,17 +212,42 @@ class TokenTask(Task):
     def p_star(self, inputs_NxL: Tokens, /) -> NDArray[np.float64]:
         raise NotImplementedError
 
+    def trained_places(self, inputs_NxL: Tokens, /) -> NDArray[np.bool_]:
+        """Where the loss counts: by default everywhere."""
+        return np.ones(inputs_NxL.shape, bool)
+
+    def scored_places(self, inputs_NxL: Tokens, /) -> NDArray[np.bool_]:
+        """Where models are scored: by default everywhere."""
+        return np.ones(inputs_NxL.shape, bool)
+
+    def place_lengths(self, inputs_NxL: Tokens, /) -> Tokens:
+        """The length of a place: by default its number of input tokens; of an answer, the items of its question."""
+        return np.broadcast_to(np.arange(1, inputs_NxL.shape[1] + 1), inputs_NxL.shape)
+
     def check_train_length(self, train_length: int) -> None:
         if not 1 <= train_length <= self.longest:
             raise ValueError(f"training length {train_length}: for {self.name} 1..{self.longest}")
 
+    def sample_batch(self, n: int, length: int, seed: int = 0) -> Batch:
+        """n sequences of so many input tokens with their targets, as models are trained on them: to look at, or to
+        train something else. Runs draw from other streams.
+
+        >>> from resharpen.tasks import SetComplement
+        >>> inputs, targets, mask = SetComplement(9).sample_batch(2, 3)
+        >>> inputs.shape, bool((inputs[:, 1:] == targets[:, :-1]).all()), mask.all()
+        ((2, 3), True, np.True_)
+        """
+        self.check_train_length(length)
+        return self.batch(streams.key(seed, self.name, "sample"), 0, 0, n, length)
+
     def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> Batch:
         tokens = self._drawn(key, n, train_length + 1, group, step)
-        return Batch(tokens[:, :-1], tokens[:, 1:], np.ones((n, train_length), bool))
+        return Batch(tokens[:, :-1], tokens[:, 1:], self._mask("trained_places", tokens[:, :-1]))
 
     def validation(self, seed: int, use: str) -> ValidationSet:
-        inputs = self._drawn(streams.key(seed, self.name, "validation", use), self.sequences, self.longest)
-        return ValidationSet(inputs, np.ones(inputs.shape, bool))
+        many = self.report_sequences if use == "report" and self.report_sequences else self.sequences
+        inputs = self._drawn(streams.key(seed, self.name, "validation", use), many, self.longest)
+        return ValidationSet(inputs, self._mask("scored_places", inputs), self._lengths(inputs))
 
     def examples(self, validation: ValidationSet) -> Examples:
         inputs, scored = validation.inputs_NxL, validation.scored_NxL
@@ -238,5 +278,42 @@ class TokenTask(Task):
             raise self._wrong(f"its tokens are {given}, the vocabulary has {allowed}")
         return tokens
 
+    def _mask(self, which: str, inputs_NxL: Tokens) -> NDArray[np.bool_]:
+        mask = np.asarray(getattr(self, which)(inputs_NxL))
+        if mask.shape != inputs_NxL.shape or mask.dtype != bool:
+            given = f"{list(mask.shape)} of {mask.dtype}"
+            raise self._wrong(f"{which} gives {given}, not {list(inputs_NxL.shape)} of bool: sequences, places")
+        if not mask.any():  # a mean over nothing is no loss, and no score
+            raise self._wrong(f"{which} is false everywhere in {len(mask)} sequences of {mask.shape[1]} tokens")
+        return mask
+
+    def _lengths(self, inputs_NxL: Tokens) -> Tokens:
+        found = np.asarray(self.place_lengths(inputs_NxL))
+        if found.shape != inputs_NxL.shape or found.dtype.kind not in "iu" or found.min(initial=1) < 1:
+            given = f"{list(found.shape)} of {found.dtype}"
+            raise self._wrong(f"place_lengths gives {given}, not {list(inputs_NxL.shape)} of whole numbers from 1 on")
+        return found
+
     def _wrong(self, what: str) -> UserError:
         return UserError(f"task '{self.name}': {what}")
+
+
+def defined_places(task: Task, validation: Any, names: Iterable[str]) -> dict[str, NDArray[np.bool_]]:
+    """Of the metrics in `further` among these, at which places they are defined, [P]: where the exact distribution
+    itself has a value. It does not depend on what was measured, so that counts are the same for all models."""
+    asked = tuple(name for name in names if name in task.further and name not in ("kl", "illegal"))
+    return _defined(task, task.own_metrics, validation, asked) if asked else {}
+
+
+@lru_cache(maxsize=8)
+def _defined(
+    task: Task, _own: tuple[Any, ...], validation: Any, names: tuple[str, ...]
+) -> dict[str, NDArray[np.bool_]]:
+    import torch
+
+    found: dict[str, list[NDArray[np.bool_]]] = {name: [] for name in names}
+    for piece in validation.pieces(2**21 // task.vocabulary):
+        p_star_PxV = torch.as_tensor(task.examples(piece).truth["p_star"])
+        for name in names:
+            found[name].append(~task.further[name](p_star_PxV[None], p_star_PxV)[0].isnan().numpy())
+    return {name: np.concatenate(pieces) for name, pieces in found.items()}

@@ -11,8 +11,9 @@ Shapes: N sequences, L input tokens, BOS included, P scored prefixes, S states.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,25 +31,56 @@ class ValidationSet:
 
     inputs_NxL: NDArray[np.int64]
     scored_NxL: NDArray[np.bool_]
+    length_NxL: NDArray[np.int64] | None = None
+    """The length that a place is reported at, where that is not the number of its input tokens."""
+    sampled: bool = True
+    """False where it is every state that there is: then its values have no sampling error."""
 
     @cached_property
     def length_P(self) -> NDArray[np.int64]:
-        """The number of input tokens of each scored prefix."""
+        """The length of each scored prefix."""
+        if self.length_NxL is not None:
+            return self.length_NxL[self.scored_NxL]
         return np.nonzero(self.scored_NxL)[1] + 1
 
     def pieces(self, positions: int) -> Iterator[ValidationSet]:
         """The same prefixes in order, in sets of about this many positions, to bound memory."""
         rows = max(1, positions // self.inputs_NxL.shape[1])
         for start in range(0, len(self.inputs_NxL), rows):
-            yield ValidationSet(self.inputs_NxL[start : start + rows], self.scored_NxL[start : start + rows])
+            yield self.take(slice(start, start + rows))
+
+    @property
+    def sequences(self) -> int:
+        return len(self.inputs_NxL)
+
+    def blocks_P(self, blocks: int) -> NDArray[np.int64]:
+        """Sequences go to blocks in turn; the block of each scored prefix."""
+        return np.nonzero(self.scored_NxL)[0] % blocks
+
+    def without(self, block: int, blocks: int) -> ValidationSet:
+        return self.take(np.arange(len(self.inputs_NxL)) % blocks != block)
+
+    def take(self, rows: Any) -> ValidationSet:
+        """Some of the sequences."""
+        length = None if self.length_NxL is None else self.length_NxL[rows]
+        return ValidationSet(self.inputs_NxL[rows], self.scored_NxL[rows], length, self.sampled)
 
 
 @dataclass(frozen=True, eq=False)
 class SurvivingSet(ValidationSet):
-    weight_NxL: NDArray[np.float64]
+    weight_NxL: NDArray[np.float64] = field(kw_only=True)
     """Importance weight of a prefix; the weights of each length sum to one."""
-    alive_L: NDArray[np.float64]
+    alive_L: NDArray[np.float64] = field(kw_only=True)
     """Probability that a sequence is alive at a length, up to a common factor."""
+
+    def take(self, rows: Any) -> SurvivingSet:
+        weight_NxL = self.weight_NxL[rows]
+        return SurvivingSet(
+            self.inputs_NxL[rows],
+            self.scored_NxL[rows],
+            weight_NxL=weight_NxL / weight_NxL.sum(axis=0),
+            alive_L=self.alive_L,
+        )
 
 
 def surviving_set(automaton: Automaton, key: streams.Key, sequences: int, longest: int) -> SurvivingSet:
@@ -66,7 +98,8 @@ def surviving_set(automaton: Automaton, key: streams.Key, sequences: int, longes
     weight_NxL = np.exp(log_weight_NxL - log_weight_NxL.max(axis=0))
     alive_L = np.exp(log_alive_LxS[:length, 0])
     narrow = inputs_NxL.astype(np.min_scalar_type(len(automaton.tokens)))
-    return SurvivingSet(narrow, np.ones(narrow.shape, bool), weight_NxL / weight_NxL.sum(axis=0), alive_L)
+    weight_NxL /= weight_NxL.sum(axis=0)
+    return SurvivingSet(narrow, np.ones(narrow.shape, bool), weight_NxL=weight_NxL, alive_L=alive_L)
 
 
 def log_survival(automaton: Automaton, steps: int) -> NDArray[np.float64]:

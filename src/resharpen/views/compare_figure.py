@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from resharpen.analysis.claims.remedies import CURED, NO_CURE
-from resharpen.analysis.compare import EVERY, MARGIN, Comparison
+from resharpen.analysis.compare import CHOSEN, EVERY, MARGIN, Comparison
 from resharpen.analysis.statistics import Interval
 from resharpen.views.violins import BLUE, GRAY, GREEN, ORANGE, PURPLE, SKY, VERMILION, plain_panel, shade
 
@@ -79,7 +79,7 @@ def _title(found: Comparison) -> str:
     fewer = f"; below the first {MOST_COLUMNS} of {len(found.settings)}" if len(found.settings) > MOST_COLUMNS else ""
     return (
         f"Against '{found.baseline}', pair by pair over the same draws: {'-'.join(map(str, each))} models per setting "
-        f"and variant, {diverged} of {total:,} diverged\n({weights} at the best checkpoint; 95% intervals over draws; "
+        f"and variant, {diverged} of {total:,} diverged\n({weights}, {CHOSEN[found.selection]}; 95% intervals; "
         f"gray band: a difference of less than {found.margin:g}\nhollow: too few draws for an interval{fewer})"
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resharpen.analysis.scores import scored_lengths, scores, task_of
+from resharpen.analysis.scores import check_reported, reported_metrics, scored_lengths, scores, task_of
 from resharpen.errors import unknown
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.specs.spec import Setting
@@ -52,9 +52,14 @@ def _png(figure: Figure) -> str:
 
 
 def draw_figures(
-    run: RunOrReference, selection: str = "best", read_with: str = "", lengths: pl.DataFrame | None = None
+    run: RunOrReference,
+    selection: str = "best",
+    read_with: str = "",
+    lengths: pl.DataFrame | None = None,
+    metric: str | None = None,
 ) -> Figures:
-    """`figure`, of the task's first metric, and one figure for each further metric.
+    """`figure`, of the task's first metric, and one figure for each further metric that is drawn by default; or only a
+    given metric.
 
     `lengths` replaces the run's own table of that name: the same models, read with another attention.
     """
@@ -63,22 +68,23 @@ def draw_figures(
     task, settings = task_of(run), run.experiment.settings
     read = f", read with {read_with}" if read_with else ""
     caption = f"each dot is a model with its own random hyperparameters, {CHECKPOINTS[selection]}{read}"
-    rows = run.table("lengths") if lengths is None else lengths
-    reported = set(rows.filter(rows["count"] > 0)["metric"])
+    reported, first = reported_metrics(run, lengths), next(iter(task.metrics))
+    if metric is not None:
+        check_reported(run, metric, lengths)
     there = set(run.table("models")["setting"])
     names = list(dict.fromkeys(setting.task.title for setting in settings if setting.name in there))
     title = f"{', '.join(names) if len(names) < 3 else f'{len(names)} tasks'}: {caption}"
     figures = Figures()
-    for i, metric in enumerate(task.metrics):
-        name = metric.replace("_", "-") if i else "figure"
-        if i == 0 and task.shown_by == "train_length":
-            figures[name] = _by_train_length(run, scores(run, selection, lengths), caption)
-        elif metric in reported:
-            figures[name] = _by_length(run, scored_lengths(run, selection, lengths).filter(metric=metric), title)
+    for shown in task.metrics if metric is None else [metric]:
+        name = "figure" if shown == first else shown.replace("_", "-")
+        if task.shown_by == "train_length" and (shown == first or metric):
+            figures[name] = _by_train_length(run, scores(run, selection, lengths, shown), caption, shown)
+        elif shown in reported and (shown == first or metric or task.metrics[shown].drawn):
+            figures[name] = _by_length(run, scored_lengths(run, selection, lengths).filter(metric=shown), title)
     return figures
 
 
-def _by_train_length(run: RunOrReference, table: pl.DataFrame, caption: str) -> Figure:
+def _by_train_length(run: RunOrReference, table: pl.DataFrame, caption: str, shown: str) -> Figure:
     """The score over all lengths: one panel per task and variant, one violin per training length."""
     from matplotlib.figure import Figure
 
@@ -90,7 +96,7 @@ def _by_train_length(run: RunOrReference, table: pl.DataFrame, caption: str) -> 
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(0.9 + 3.1 * columns, 1.15 + 2.75 * rows), layout="constrained", dpi=150)
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    metric = tasks[0].metrics[tasks[0].metric]
+    metric = tasks[0].metrics[shown]
     for axes in grid.flat[len(panels) :]:
         axes.axis("off")
     for number, (axes, (task, variant)) in enumerate(zip(grid.flat, panels, strict=False)):

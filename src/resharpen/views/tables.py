@@ -39,6 +39,8 @@ _STYLE = {
     "no difference": "cyan",
     "undecided": "yellow",
 }
+WIDE = 112
+"""Columns of a terminal from which a comparison is one table."""
 NAMED = 5
 """The most differences of a kind that are listed."""
 
@@ -135,20 +137,14 @@ def print_inspection(inspection: Inspection, console: Console) -> None:
 
 
 def print_comparison(found: Comparison, console: Console) -> None:
+    from resharpen.analysis.compare import CHOSEN
+
     better = "lower is better" if found.metric.lower_is_better else "higher is better"
     title = f"Gain in {found.metric.label} over '{found.baseline}', pair by pair ({better}; a gain above 0 is better)"
-    table = Table("", "over", title=Text(title), title_justify="left", box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    table.columns[0].overflow = "fold"
-    for name in ("median gain", "verdict", "wins", "best tenth", "verdict"):
-        table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
-    for variant in found.variants:
-        table.add_row(Text(variant, "bold"))
-        for effect in (effect for effect in found.effects if effect.variant == variant):
-            wins = f"{effect.wins.estimate:.0%} ({100 * effect.wins.low:.0f}-{effect.wins.high:.0%})"
-            gains = *_gain(effect.median), wins, *_gain(effect.best)
-            table.add_row(Text(f"  {effect.setting}"), effect.lengths, *gains)
-        table.add_section()
-    console.print(table)
+    console.print(Text(title))
+    median, best = ["median gain", "verdict", "wins"], ["best tenth", "verdict"]
+    for columns in [[*median, *best]] if console.width >= WIDE else [median, best]:
+        console.print(_effects(found, columns))
     for line in found.sentences():
         console.print(Text(f"  {line}"), soft_wrap=True, highlight=False)
     for line in side_by_side(found.parameters):
@@ -160,18 +156,38 @@ def print_comparison(found: Comparison, console: Console) -> None:
     diverged, total = (sum(getattr(models, name) for models in found.models) for name in ("diverged", "models"))
     weights = "BEMA" if found.weights == "bema" else "Training"
     console.print(
-        f"95% intervals over {pairs} draws per setting; helps and hurts after Holm's correction; no "
-        f"difference: the interval is within {found.margin:g}; undecided +n: about n more models per setting would "
-        f"decide. {weights} weights at the best checkpoint. "
+        f"95% intervals over {pairs} draws per setting and the sequences that they are scored on; helps and hurts "
+        f"after Holm's correction; no difference: the interval is within {found.margin:g}; undecided +n: about n more "
+        "models per setting would decide; not trained: fewer than a tenth of the models beat the best constant "
+        f"distribution. {weights} weights, {CHOSEN[found.selection]}. "
         f"{diverged} of {total:,} models diverged; without a checkpoint they count as the worst.",
         style="dim",
     )
 
 
+def _effects(found: Comparison, columns: list[str]) -> Table:
+    """These columns of all effects; the names of rows are never squeezed out."""
+    table = Table("", "over", box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    longest = max(map(len, (*found.variants, *(f"  {effect.setting}" for effect in found.effects))))
+    table.columns[0].overflow, table.columns[0].min_width = "fold", min(longest, 16)
+    for name in columns:
+        table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
+    for variant in found.variants:
+        table.add_row(Text(variant, "bold"))
+        for effect in (effect for effect in found.effects if effect.variant == variant):
+            wins = f"{effect.wins.estimate:.0%} ({100 * effect.wins.low:.0f}-{effect.wins.high:.0%})"
+            median = [*_gain(effect.median), wins] if "wins" in columns else []
+            best = _gain(effect.best) if "best tenth" in columns else ()
+            table.add_row(Text(f"  {effect.setting}"), effect.lengths, *median, *best)
+        table.add_section()
+    return table
+
+
 def _gain(gain: Gain) -> tuple[str, Text]:
     """The estimate with its interval, and the verdict."""
     interval, more = gain.interval, f" +{gain.more:,}" if gain.more else ""
-    verdict = Text(gain.verdict, _STYLE[gain.verdict]).append(more, "dim")
+    short = gain.verdict.removesuffix(" enough to tell")
+    verdict = Text(short, _STYLE.get(gain.verdict, "magenta")).append(more, "dim")
     return f"{interval.estimate:+.3f} ({interval.low:.3f}..{interval.high:.3f})", verdict
 
 

@@ -62,6 +62,7 @@ def test_a_stored_model_reproduces_its_scores(case, variant, engine, tmp_path):
         model = rs.load_model(store, f"{setting.name}/{variant}/{i}", weights, selection)
         assert model.model == setting.model
         stored = lengths.filter(model=model.id, weights=weights, selection=selection)
+        stored = stored.with_columns(stored["value"].fill_null(np.nan))
         expected = {(row["metric"], row["length"]): row["value"] for row in stored.iter_rows(named=True)}
         found = reported(model, store.experiment.seed)
         assert found.keys() == expected.keys()

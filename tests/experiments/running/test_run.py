@@ -40,9 +40,11 @@ def test_a_run_fills_the_three_tables(tiny, tmp_path):
     assert models.height == models["model"].n_unique() == 2 * 2 * 16
     assert curves.height == models.height * 2 * 3
     assert curves["step"].unique().sort().to_list() == [4, 8, 12]
-    assert lengths.height == models.height * 2 * 3 * 3
-    assert lengths["value"].is_between(0, 1).all()
-    assert lengths.filter(length=2)["count"].unique().to_list() == [4 * 3]
+    assert lengths.height == models.height * 2 * 3 * 3 * 5
+    assert set(lengths["metric"]) == {"tvd", "kl", "illegal", "error", "exact"}
+    assert lengths.filter(metric="tvd")["value"].is_between(0, 1).all()
+    assert lengths.filter(metric="tvd", length=2)["count"].unique().to_list() == [4 * 3]
+    assert lengths.filter(metric="error", length=2)["count"].unique().to_list() == [0]
     assert {"peak_learning_rate", "ema_lag", "variant", "train_length", "v", "d_k"} <= set(models.columns)
     assert (models["variant"] == models["placement"]).all()
     parts = models.select("norm", "attention", "positions", "optimizer", "engine", "family").unique().row(0)
@@ -76,9 +78,9 @@ def test_a_measure_of_the_users_own_is_reported_whatever_trains(tiny, tmp_path):
         store = run(replace(tiny, settings=(setting,), engine=engine), tmp_path / engine, workers=1)
         tables.append(store.table("lengths").sort("model", "weights", "selection", "metric", "length"))
     native, expected = tables
-    assert set(native["metric"]) == {"tvd", "sharpness"}
+    assert set(native["metric"]) == {"tvd", "sharpness", "kl", "illegal", "error", "exact"}
     assert native.drop("value").equals(expected.drop("value"))
-    assert np.allclose(native["value"], expected["value"], atol=1e-3)
+    assert np.allclose(native["value"].fill_null(-1), expected["value"].fill_null(-1), atol=1e-3)
 
 
 def test_kept_checkpoints_are_the_best_the_earliest_and_the_last(tiny, tmp_path):
@@ -88,7 +90,7 @@ def test_kept_checkpoints_are_the_best_the_earliest_and_the_last(tiny, tmp_path)
         curves = store.table("curves").filter(weights=which).sort("score", "step").unique("model", keep="first")
         joined = models.join(curves, on="model")
         assert (joined[f"{which}_best_step"] == joined["step"]).all()
-        by_length = store.table("lengths").filter(weights=which, selection="best")
+        by_length = store.table("lengths").filter(weights=which, selection="best", metric="tvd")
         mean = by_length.group_by("model").agg(pl.col("value").mean())
         both = joined.join(mean, on="model")
         # for v <= 9 both validation sets are the enumeration, so the reported score is the selected one
@@ -267,7 +269,9 @@ def test_stored_models_can_be_called(tiny, tmp_path):
     for length, sequences in enumerate(rows, start=1):
         p_star = task.p_star(np.array(sequences))[:, -1]
         tvd = 0.5 * np.abs(model(sequences) - p_star).sum(1).mean()
-        stored = store.table("lengths").filter(model=model.id, weights="bema", selection="last", length=length)
+        stored = store.table("lengths").filter(
+            model=model.id, weights="bema", selection="last", length=length, metric="tvd"
+        )
         assert np.isclose(tvd, stored["value"][0], atol=1e-6)
     with pytest.raises(UserError, match=r"tokens are 0\.\.3"):
         model([[4]])

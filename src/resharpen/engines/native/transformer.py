@@ -55,7 +55,7 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
         MEASURES,
         {"Automaton": Tables},
         train=[*[c_void_p] * 5, c_int32, c_int32],
-        evaluate=[c_void_p, c_float, *[c_void_p] * 6, c_int32, c_int32, c_void_p, c_int32, c_void_p, c_void_p],
+        evaluate=[c_void_p, c_float, *[c_void_p] * 6, c_int32, c_int32, c_void_p, c_int32, *[c_void_p] * 3],
         sample=[POINTER(Tables), c_void_p, *[c_uint32] * 2, *[c_int32] * 3, *[c_void_p] * 3],
     )
     library.sample.restype = c_int64
@@ -82,7 +82,7 @@ class NativeTransformer(NativeEngine):
         """TVD, and the logit of the marked token if there is one; nan for nan weights, without computing."""
         theta_MxX = self._packed(weights)
         pieces = [
-            self._scores(theta_MxX, self.problem.task.examples(piece))
+            self._scores(theta_MxX, self.problem.task.examples(piece), report)
             for piece in validation.pieces(SCORED_AT_ONCE // self._model.vocabulary)
         ]
         return {name: np.concatenate([piece[name] for piece in pieces], axis=1) for name in pieces[0]}
@@ -111,7 +111,7 @@ class NativeTransformer(NativeEngine):
         arrays = (*self._rotation(longest), inputs, targets, lengths_SxN)
         self._train(n, *map(pointer, arrays), batch, longest)
 
-    def _scores(self, theta_MxX: Floats, examples: Examples) -> Measures:
+    def _scores(self, theta_MxX: Floats, examples: Examples, report: bool) -> Measures:
         inputs_NxL, scored_NxL, truth = examples
         length_N = lengths(scored_NxL)
         read_NxL = np.arange(inputs_NxL.shape[1]) < length_N[:, None]
@@ -125,6 +125,9 @@ class NativeTransformer(NativeEngine):
         shape = (len(theta_MxX), len(p_star))
         out = {name: np.full(shape, np.nan, np.float32) for name in MEASURES[: 1 + (marked >= 0)]}
         arrays = (*self._rotation(longest), tokens, length_N.astype(np.int32), scored)
+        further = np.empty(p_star.shape, np.float32) if report and self.problem.task.further else None
+        if further is not None:
+            out |= {name: np.full(shape, np.nan, np.float32) for name in self.problem.task.further}
         for i, (theta_X, epsilon) in enumerate(zip(theta_MxX, self._hyper_RxH[:, 0], strict=True)):
             if np.isnan(theta_X[0]):
                 continue
@@ -138,8 +141,21 @@ class NativeTransformer(NativeEngine):
                 pointer(p_star),
                 marked,
                 *(pointer(out[name][i]) if name in out else None for name in MEASURES),
+                None if further is None else pointer(further),
             )
+            if further is not None:
+                for name, values in self._further(further, p_star).items():
+                    out[name][i] = values
         return out
+
+    def _further(self, logits_PxV: Floats, p_star_PxV: Floats) -> Measures:
+        """The task's further metrics of one model, in torch, from the kernel's logits: another pass through the model
+        would cost many times as much."""
+        import torch
+
+        truth = {"p_star": torch.from_numpy(p_star_PxV)}
+        found = self.problem.task.further_scores(torch.from_numpy(logits_PxV)[None], truth)
+        return {name: x_MxP[0].numpy() for name, x_MxP in found.items()}
 
     def _rotation(self, longest: int) -> tuple[Floats, Floats]:
         rope = self.problem.parts.positions.name == "rope"

@@ -180,7 +180,10 @@ class Definition:
         examples = task.examples(validation)
         inputs, scored = self._tensors(examples.inputs), self._tensors(examples.scored)
         truth = {name: self._tensors(x) for name, x in examples.truth.items()}
-        found = task.score(self._logits(theta, inputs, self.problem.parts)[:, scored], truth)
+        logits_MxPxV = self._logits(theta, inputs, self.problem.parts)[:, scored]
+        found = task.score(logits_MxPxV, truth)
+        if report or task.metric not in found:
+            found |= task.further_scores(logits_MxPxV, truth)
         if report:
             found |= model.dispersion(theta, inputs, parts, self._hyper_M)
         return {name: x_MxP.float().cpu().numpy() for name, x_MxP in found.items()}

@@ -20,6 +20,7 @@ from resharpen import own
 from resharpen.experiments.keeping.tables import columns_of, dtype, shared_values
 from resharpen.experiments.specs.schema import SLOTS, TABLES, WEIGHTS, Column
 from resharpen.experiments.specs.spec import Experiment, Shard
+from resharpen.tasks.blocks import BLOCKS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -127,6 +128,9 @@ class Reader:
             yield "there", x.is_null()
         if column.kind is float:
             yield "a number", x.is_nan()
+        if column.kind is list:
+            known = x.list.eval(pl.element().is_finite().fill_null(False)).list.sum()
+            yield f"{BLOCKS} finite numbers", (x.list.len() != BLOCKS) | (known != BLOCKS)
         if column.low is not None:
             yield f"at least {column.low}", x < column.low
         if column.allowed:

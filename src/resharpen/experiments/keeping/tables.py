@@ -18,6 +18,11 @@ from resharpen.state import WEIGHTS
 if TYPE_CHECKING:
     import polars as pl
 
+Reported = Mapping[tuple[str, str], ByLength]
+"""(WEIGHTS.SELECTION, metric) -> values by length."""
+Without = Mapping[tuple[str, str], NDArray[np.floating]]
+"""The same -> values by length without each block of sequences, [M, lengths, blocks]."""
+
 
 def models_table(
     experiment: Experiment,
@@ -83,8 +88,9 @@ def curves_table(
     return pl.concat(pieces)
 
 
-def lengths_table(shard: Shard, reported: Mapping[tuple[str, str], ByLength]) -> pl.DataFrame:
-    """One row per model, weights, selection, metric and length; `reported` is (WEIGHTS.SELECTION, metric) -> values."""
+def lengths_table(shard: Shard, reported: Reported, without: Without | None = None) -> pl.DataFrame:
+    """One row per model, weights, selection, metric and length: the value on the report set, and without each block of
+    its sequences where that is known."""
     import polars as pl
 
     pieces = []
@@ -99,6 +105,7 @@ def lengths_table(shard: Shard, reported: Mapping[tuple[str, str], ByLength]) ->
             "metric": [metric] * rows,
             "value": _value(value_MxS.ravel()),
             "count": np.tile(n_S, shard.count),
+            "without": _lists((without or {}).get((slot, metric)), rows),
         }
         pieces.append(_frame(TABLES["lengths"], columns))
     return pl.concat(pieces)
@@ -108,7 +115,8 @@ def dtype(column: Column) -> pl.DataType | type[pl.DataType]:
     """Type of a column in the files; Unknown for a field of a user's task that is not a plain value."""
     import polars as pl
 
-    return {int: pl.Int64, float: pl.Float64, str: pl.String, bool: pl.Boolean}.get(column.kind, pl.Unknown)
+    kinds = {int: pl.Int64, float: pl.Float64, str: pl.String, bool: pl.Boolean, list: pl.List(pl.Float32)}
+    return kinds.get(column.kind, pl.Unknown)
 
 
 def _frame(columns: Sequence[Column], data: Mapping[str, Any]) -> pl.DataFrame:
@@ -124,6 +132,17 @@ def _frame(columns: Sequence[Column], data: Mapping[str, Any]) -> pl.DataFrame:
 def _fields(*things: Any) -> dict[str, Any]:
     """Fields of task and model, as columns; the spec has checked their types."""
     return {field.name: getattr(thing, field.name) for thing in things for field in fields(thing)}
+
+
+def _lists(values_MxSxK: NDArray[np.floating] | None, rows: int) -> pl.Series:
+    """A list per row, null where it is not known as a whole."""
+    import polars as pl
+
+    kind = pl.List(pl.Float32)
+    if values_MxSxK is None:
+        return pl.Series([None] * rows, dtype=kind)
+    flat = values_MxSxK.reshape(rows, -1).astype(np.float32)
+    return pl.Series([row.tolist() if np.isfinite(row).all() else None for row in flat], dtype=kind)
 
 
 def _value(values: NDArray[np.floating]) -> pl.Series:

@@ -31,6 +31,7 @@ from resharpen.experiments.specs.schema import SLOTS
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.metrics import ByLength
 from resharpen.state import SELECTIONS, WEIGHTS, Arrays, arrays_of
+from resharpen.tasks.blocks import by_length_without
 
 if TYPE_CHECKING:
     import polars as pl
@@ -256,6 +257,7 @@ class Trainer:
         """Score the kept weights on the report set and write the results."""
         report = self._task.validation(self._experiment.seed, "report")
         by_length: dict[tuple[str, str], ByLength] = {}
+        without: dict[tuple[str, str], NDArray[np.floating]] = {}
         for which in WEIGHTS:
             slots = [f"{which}.{selection}" for selection in SELECTIONS]
             for i, slot in enumerate(slots):
@@ -270,12 +272,17 @@ class Trainer:
                     for earlier, same_M in same.items():
                         value_MxS[same_M] = by_length[earlier, metric][1][same_M]
                     by_length[slot, metric] = length_S, value_MxS, n_S
+                for metric, value_MxSxK in by_length_without(self._task, measured, report).items():
+                    value_MxSxK[step_M < 0] = np.nan
+                    for earlier, same_M in same.items():
+                        value_MxSxK[same_M] = without[earlier, metric][same_M]
+                    without[slot, metric] = value_MxSxK
         tables = {
             "models": models_table(
                 self._experiment, self._shard, engine.ensemble.hyperparameters, engine.diverged_at, kept.step
             ),
             "curves": curves_table(self._shard, self._checkpoints, kept.score, kept.mean_loss(self._checkpoints)),
-            "lengths": lengths_table(self._shard, by_length),
+            "lengths": lengths_table(self._shard, by_length, without),
         }
         self._check(tables)
         seconds = round(self._seconds, 3)

@@ -26,7 +26,8 @@ SLOTS = tuple(f"{weights}.{selection}" for weights in WEIGHTS for selection in S
 class Column:
     name: str
     kind: type
-    """int, float, str or bool; other widths of a number are cast to 64 bits when a table is read."""
+    """int, float, str or bool; other widths of a number are cast to 64 bits when a table is read. A list is of numbers
+    in single precision."""
     about: str = ""
     key: bool = False
     """Part of the key of its table: every combination of keys occurs once."""
@@ -89,11 +90,12 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("metric", str, "what was measured", key=True),
         Column("value", float, "on the report set", null=True, within="metric"),
         Column("count", int, "prefixes or sequences behind the value", low=0),
+        Column("without", list, "the value without each tenth of the sequences", null=True, needed=False),
     ),
 }
 SCORES = tuple(Column(f"{score}_{weights}", **_SCORE) for score in ("score", "score_new") for weights in WEIGHTS)
 """Further columns of `models` in a reference: means over all and over new lengths at the best checkpoint."""
-_BY_ANALYSIS = ("score_new", "has_new", "gain", "new", "at")
+_BY_ANALYSIS = ("score_new", "has_new", "gain", "new", "at", "error")
 """Columns that `analysis` and `views` add to `models`."""
 RESERVED = frozenset(column.name for table in (*TABLES.values(), SCORES) for column in table).union(_BY_ANALYSIS)
 """Names that no field of a task or a model and no hyperparameter may have."""

@@ -38,7 +38,7 @@ from resharpen.models import Model, find_model
 from resharpen.optim.hyperparameters import TABLE, Row
 from resharpen.paths import absolute
 from resharpen.plain import Data, known, shown, typed
-from resharpen.tasks import SetComplement, Task, find_task
+from resharpen.tasks import SetComplement, Task, find_task, options
 
 Refer = Callable[[str], str]
 """Turns a name in a spec into a built-in name or a reference, which do not depend on the working directory."""
@@ -159,7 +159,9 @@ def _settings(table: Data, refer: Refer) -> list[Setting]:
     named, kind = "train_lengths" in table, find_task(refer(typed("kind", table.get("kind", SetComplement.kind), str)))
     known_to_task = {"train_length": max(lengths)} if named and kind.knows_training else {}
     own_fields = {key: x for key, x in table.items() if key not in ("kind", "train_lengths", "model")}
-    task = kind.from_data({**known_to_task, **own_fields})
+    data, further = options.split(kind, {**known_to_task, **own_fields})
+    names = [refer(typed("metrics", name, str)) for name in further.get("metrics", ())]
+    task = kind.from_data(data).with_options(names, further.get("sequences"))
     given = table.get("model", {})
     given = {"kind": given} if isinstance(given, str) else typed("task.model", given, dict, "a name or a table")
     model = _model(task, given, refer)
@@ -184,17 +186,19 @@ def _model(task: Task, table: Data, refer: Refer) -> Model:
 
 def tasks_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
     """Settings as [task] tables; those that differ in the training length only share one."""
-    tasks: dict[tuple[Task, Model], list[int]] = {}
+    tasks: dict[tuple[Task, Model, str], list[int]] = {}
     for setting in settings:
-        tasks.setdefault((setting.task, setting.model), []).append(setting.train_length)
+        key = setting.task, setting.model, str(options.as_data(setting.task))
+        tasks.setdefault(key, []).append(setting.train_length)
     return [
         {
             "kind": task.kind,
             **task.as_data(),
+            **options.as_data(task),
             "train_lengths": lengths,
             "model": {"kind": model.kind, **{field.name: getattr(model, field.name) for field in fields(model)}},  # pyright: ignore[reportArgumentType]
         }
-        for (task, model), lengths in tasks.items()
+        for (task, model, _), lengths in tasks.items()
     ]
 
 

@@ -58,15 +58,15 @@ void train(const Training<float>* a, const float* cosine, const float* sine, con
     train_models(*a, model->setup.layout, gradient, norm_of);
 }
 
-// Scores of one model at the scored positions of n sequences, concatenated.
+// Scores of one model at the scored positions of n sequences, concatenated; `logits` may be null.
 void evaluate(const float* theta, float epsilon, const Variant* variant, const float* cosine, const float* sine,
               const int32_t* inputs, const int32_t* lengths, const uint8_t* scored, int32_t n, int32_t longest,
-              const float* p_star, int32_t marked, float* tvd, float* logit) {
+              const float* p_star, int32_t marked, float* tvd, float* logit, float* logits) {
     const FlushSubnormals flush;
     const auto model = std::make_unique<Transformer>(*variant, Rotation{cosine, sine}, longest, false);
     prepare(*model, theta, epsilon, false);
     for (int i = 0; i < n; i++) {
-        score(*model, inputs, lengths[i], scored, p_star, marked, tvd, logit);
+        score(*model, inputs, lengths[i], scored, p_star, marked, tvd, logit, logits);
         inputs += lengths[i], scored += lengths[i];
     }
 }

@@ -8,6 +8,8 @@
 // on sums by token.
 #pragma once
 
+#include <algorithm>
+
 #include "transformer_backward.h"
 
 namespace {
@@ -46,9 +48,10 @@ inline double gradient_of(Transformer& m, const Ragged& batch, const float* thet
     return loss / sorted.tokens;
 }
 
-// TVD at the scored positions of a sequence, given p_star [scored, V], and the logit of the marked token, if any.
+// At the scored positions of a sequence: TVD against p_star [scored, V], the logit of the marked token, if any, and all
+// logits [scored, V] if there is room for them.
 inline void score(Transformer& m, const int32_t* inputs, int length, const uint8_t* scored, const float*& p_star,
-                  int marked, float*& tvd, float*& logit) {
+                  int marked, float*& tvd, float*& logit, float*& logits) {
     int from = 0;
     while (from < length && !scored[from]) from++;
     if (from == length) return;
@@ -60,6 +63,7 @@ inline void score(Transformer& m, const int32_t* inputs, int length, const uint8
         const float* z = at(m.acts.logits, i, VP);
         if (marked >= 0) *logit++ = z[marked];
         *tvd++ = total_variation(z, p_star);
+        if (logits) logits = std::copy(z, z + V, logits);
         p_star += V;
     }
 }

@@ -1,0 +1,56 @@
+"""How sure a value is of its report set: the same value without each of ten blocks of sequences.
+
+All models of a run are scored on the same sequences, so that errors of variants, draws and lengths go together. What
+remains of a comparison when a block of sequences is left out says how much of it rests on them (a jackknife).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from resharpen.metrics import Floats, exact_places, means_without
+from resharpen.tasks.task import Measured, Task, defined_places
+
+BLOCKS = 10
+
+
+def by_length_without(task: Task, measured: Measured, validation: Any) -> dict[str, Floats]:
+    """Metric -> its values by length without each block, [M, lengths, blocks]; none where the set is not a sample, or
+    has fewer sequences than blocks."""
+    if not getattr(validation, "sampled", False) or validation.sequences < BLOCKS:
+        return {}
+    resampled = {name: values for name, values in measured.items() if name not in task.not_resampled}
+    if type(task).by_length is Task.by_length:
+        return _of_means(task, resampled, validation)
+    if not hasattr(validation, "without"):
+        return {}
+    every = {name: lengths for name, (lengths, _, _) in task.by_length(resampled, validation).items()}
+    models = len(next(iter(measured.values())))
+    found: dict[str, Floats] = {
+        name: np.full((models, len(lengths), BLOCKS), np.nan) for name, lengths in every.items()
+    }
+    block_P = validation.blocks_P(BLOCKS)
+    for block in range(BLOCKS):
+        rest = {name: values[:, block_P != block] for name, values in resampled.items()}
+        for name, (lengths, values, _) in task.by_length(rest, validation.without(block, BLOCKS)).items():
+            found[name][:, np.searchsorted(every[name], lengths), block] = values
+    return found
+
+
+def _of_means(task: Task, measured: Measured, validation: Any) -> dict[str, Floats]:
+    """What `Task.by_length` takes the mean of, in one pass."""
+    defined, length_P, block_P = (
+        defined_places(task, validation, measured),
+        validation.length_P,
+        validation.blocks_P(BLOCKS),
+    )
+    found = {
+        name: means_without(values, length_P, block_P, BLOCKS, defined.get(name)) for name, values in measured.items()
+    }
+    if "error" in defined and "exact" in task.metrics:
+        row_P = np.nonzero(validation.scored_NxL)[0]
+        exact_MxP, last_P, seen_P = exact_places(measured["error"], row_P, length_P, defined["error"])
+        found["exact"] = means_without(exact_MxP, length_P, block_P, BLOCKS, last_P & seen_P)
+    return found

@@ -1,0 +1,152 @@
+"""Metrics that follow from the exact next-token distribution p*, and metrics of the user's own.
+
+p is the model's distribution after a prefix. A place is determined where one token has p* = 1.
+
+    tvd        1/2 sum |p - p*|                                        every place
+    kl         sum p* log(p* / p), in nats, p floored at 1e-30         every place
+    illegal    sum of p over the tokens with p* = 0                    every place
+    error      1 where the most likely token is not the one            determined places
+    exact      1 where no determined place so far has an error         sequences
+
+`tvd` is what `Task.score` gives, because engines score checkpoints by it. The others are measured once, on the weights
+that were kept. A metric of your own is a function of p [M, P, V] and p* [P, V], torch tensors; it gives [M, P], nan at
+places where it is not defined, which must depend on p* alone:
+
+    @rs.metric("probability of the likeliest token", range=(0, 1))
+    def sharpness(p, p_star):
+        return p.amax(-1)
+
+Shapes: M models, N sequences, L positions, V tokens, P scored places.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import log
+from typing import TYPE_CHECKING
+
+from resharpen.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FLOOR = 1e-30
+"""The smallest probability that `kl` takes a logarithm of; single precision has it."""
+CERTAIN = 1 - 1e-6
+"""p* of a token from which a place is determined: 1, but for rounding."""
+CONFIDENT = 0.8
+"""The share of all closing brackets' probability that the right one must have (Hewitt et al., 2020)."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a figure or a table has to know of a metric."""
+
+    label: str
+    lower_is_better: bool = False
+    worst: float = 0.0
+    """What a model has that has no value."""
+    guess: float | None = None
+    """What a guess would reach."""
+    bin: int | None = None
+    """Lengths are the ends of bins so wide; None for single lengths."""
+    best: float | None = None
+    """The best possible value, infinite if there is none; None: 0 where lower is better, otherwise 1."""
+    range: tuple[float, float] | None = None
+    """Between which all values lie, which is checked when results are written and read; None: not known."""
+    drawn: bool = True
+    """Whether the figures of a run include it unasked."""
+
+    @property
+    def bound(self) -> float:
+        """The best possible value."""
+        return self.best if self.best is not None else 0.0 if self.lower_is_better else 1.0
+
+    @property
+    def best_quantile(self) -> float:
+        """The quantile over models that counts as best results."""
+        return 0.1 if self.lower_is_better else 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class PlaceMetric:
+    """A function of p and p* at a place, and how to show it."""
+
+    name: str
+    function: Callable[[Tensor, Tensor], Tensor] = field(repr=False)
+    about: Metric
+
+    def __call__(self, p_MxPxV: Tensor, p_star_PxV: Tensor) -> Tensor:
+        found, shape = self.function(p_MxPxV, p_star_PxV), list(p_MxPxV.shape[:-1])
+        if list(getattr(found, "shape", ())) != shape:
+            given = list(getattr(found, "shape", ())) or type(found).__name__
+            raise UserError(f"metric '{self.name}' gives {given}, not {shape}: models, places")
+        return found
+
+
+def metric(
+    label: str,
+    lower_is_better: bool = False,
+    worst: float | None = None,
+    best: float | None = None,
+    range: tuple[float, float] | None = None,
+    drawn: bool = True,
+) -> Callable[[Callable[[Tensor, Tensor], Tensor]], PlaceMetric]:
+    """Declare a metric of p and p*. `worst` is what a model counts as that diverged: by default the end of `range`."""
+
+    def declared(function: Callable[[Tensor, Tensor], Tensor]) -> PlaceMetric:
+        name = function.__name__
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+            raise UserError(f"metric '{name}': names of metrics are of small letters, digits and '_'")
+        if worst is None and range is None:
+            raise UserError(f"metric '{name}' needs range=(low, high) or worst=: what a model counts as that diverged")
+        low, high = range or (0.0, 0.0)
+        last = worst if worst is not None else high if lower_is_better else low
+        ends = None if range is None else (float(low), float(high))
+        return PlaceMetric(name, function, Metric(label, lower_is_better, last, None, None, best, ends, drawn))
+
+    return declared
+
+
+@metric("KL divergence (nats)", lower_is_better=True, range=(0.0, -log(FLOOR)), drawn=False)
+def kl(p: Tensor, p_star: Tensor) -> Tensor:
+    """sum p* log(p* / p): what the loss exceeds the entropy of p* by."""
+    return (p_star.xlogy(p_star) - p_star.xlogy(p.clamp(min=FLOOR))).sum(-1)
+
+
+@metric("probability of illegal tokens", lower_is_better=True, range=(0.0, 1.0), drawn=False)
+def illegal(p: Tensor, p_star: Tensor) -> Tensor:
+    """sum of p over the tokens with p* = 0."""
+    return (p * (p_star == 0)).sum(-1)
+
+
+@metric("error rate at determined places", lower_is_better=True, range=(0.0, 1.0), drawn=False)
+def error(p: Tensor, p_star: Tensor) -> Tensor:
+    """1 where the most likely token, the first of equal ones, is not the one that is legal; nan where several are."""
+    wrong = (p.argmax(-1) != p_star.argmax(-1)).to(p.dtype)
+    return wrong.masked_fill(~determined(p_star) | p.isnan().any(-1), float("nan"))
+
+
+METRICS: Mapping[str, PlaceMetric] = {known.name: known for known in (kl, illegal, error)}
+"""What every task with a p* reports besides its TVD."""
+EXACT = Metric("exact match of determined tokens", range=(0.0, 1.0), drawn=False)
+
+
+def determined(p_star_PxV: Tensor) -> Tensor:
+    return p_star_PxV.amax(-1) > CERTAIN
+
+
+def closing(first: int, end: int) -> PlaceMetric:
+    """Accuracy of Hewitt et al. (2020) for brackets that close with the tokens first .. end-1."""
+
+    @metric("accuracy of closing brackets", range=(0.0, 1.0), drawn=False)
+    def closing(p: Tensor, p_star: Tensor) -> Tensor:
+        """1 where the right closing bracket has more than 0.8 of the probability of all; nan where none is legal."""
+        p, p_star = p[..., first:end], p_star[..., first:end]
+        right = (p * (p_star > 0)).sum(-1)
+        confident = (right > CONFIDENT * p.sum(-1)).to(p.dtype)
+        return confident.masked_fill((p_star == 0).all(-1) | p.isnan().any(-1), float("nan"))
+
+    return closing
