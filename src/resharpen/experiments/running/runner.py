@@ -16,6 +16,7 @@ from resharpen.experiments.keeping.shard import Damaged, Foreign
 from resharpen.experiments.keeping.store import HEADER, Run, locked, open_run
 from resharpen.experiments.running.launchers import Ask, Launcher, OnProgress, launch, leave_if_imported
 from resharpen.experiments.running.training import Asked
+from resharpen.experiments.running.trial import try_own_code
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.signals import Orderly
 
@@ -83,6 +84,7 @@ def run(
         check_device(experiment.device)
     if not (store.root / HEADER).exists() or experiment.engine != "auto":
         experiment = with_engine(experiment)
+    try_own_code(experiment)
     with locked(store):
         open_run(store, experiment)
     plan = plan_of(store, job, without, discard)

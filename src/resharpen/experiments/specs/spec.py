@@ -84,15 +84,11 @@ def usual_model(task: Task) -> Model:
 def check_own_task(task: Task, seed: int, train_length: int) -> None:
     """UserError for a task of the user's own whose validation sets or minibatches are wrong, before one is trained on.
     Once a process: what it looks at is what training looks at first."""
-    try:
+    with own.blamed(f"task '{task.name}' failed in your own code"):
         for use in ("selection", "report"):
             for piece in task.validation(seed, use).pieces(CHECKED_AT_ONCE // task.vocabulary):
                 task.examples(piece)
         task.batch(streams.key(seed, setting_name(task, train_length), "batch"), 0, 0, task.usual_batch, train_length)
-    except Exception as error:
-        if isinstance(error, UserError) or not own.raised_by_own(error):
-            raise
-        raise own.OwnCodeError(f"task '{task.name}' failed in your own code", error) from error
 
 
 def _given(name: str, value: Any) -> Given:
