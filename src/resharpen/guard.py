@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-end_process = os._exit
-"""Ends this process, also while user code runs, which cannot call it: see `guarded`."""
+from resharpen.signals import end_process
 
 State = dict[str, Any]
 
@@ -59,13 +58,20 @@ def _surroundings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 def arithmetic() -> State:
-    """What the arithmetic of other code depends on, as it is now."""
+    """What the arithmetic of other code depends on, as it is now; torch gets the one thread that engines give it."""
+    import torch
+
+    torch.set_num_threads(1)
+    return _settings()
+
+
+def _settings() -> State:
     return {name: get() for name, (get, _) in _arithmetic().items()}
 
 
 def changed(before: State) -> str:
     """The first setting of `arithmetic` that is no longer what it was; empty if there is none."""
-    return next((name for name, value in arithmetic().items() if value != before[name]), "")
+    return next((name for name, value in _settings().items() if value != before[name]), "")
 
 
 @contextlib.contextmanager

@@ -40,6 +40,7 @@ _admitted: dict[str, Path] = {}
 """Start of the digest -> where a file with that content, and imports with theirs, lies."""
 _files: set[str] = set()
 """Every file of user code that was let in, imported ones included: what tracebacks are cut to."""
+_MODULE = re.compile(rf"\b{imports.PREFIX}[0-9a-f]{{{DIGITS}}}\.")
 IMPORTS = ".imports"
 """Copies of what FILE.py imports lie in FILE.imports/, beside the copy of FILE.py."""
 
@@ -262,7 +263,7 @@ class OwnCodeError(UserError):
     def __init__(self, what: str, error: BaseException):
         frames = traceback.extract_tb(error.__traceback__)
         shown = [frame for frame in frames if is_own_file(frame.filename)]
-        said = "".join(traceback.format_exception_only(error))
+        said = _MODULE.sub("", "".join(traceback.format_exception_only(error)))
         lines = [*traceback.format_list(shown), said if len(said) <= LONGEST_SAID else f"{said[:LONGEST_SAID]}..."]
         super().__init__(f"{what}:\n{''.join(lines).rstrip()}")
 

@@ -105,6 +105,8 @@ def print_status(run: Run, console: Console) -> None:
     table.add_row("started", f"{run.provenance['started']} on {run.provenance['cpu']}")
     engines = ", ".join(f"{name} {variant.engine}" for name, variant in experiment.variants.items())
     table.add_row("engine", f"{engines}; {experiment.steps:,} steps, seed {experiment.seed}")
+    for line in run.code:
+        table.add_row("your code", line)
     table.add_row("shards", f"{len(done)} of {len(shards)} finished, {len(started)} under way")
     table.add_row("models", f"{models:,} of {sum(shard.count for shard in shards):,} finished")
     next_steps = f"resharpen figure {quoted(run.directory)}" if len(done) == len(shards) else run.command

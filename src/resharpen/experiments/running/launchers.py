@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import resource_tracker
@@ -17,16 +18,19 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from resharpen import own
+from resharpen import guard, own
 from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping.machine import cores
 from resharpen.experiments.keeping.shard import Damaged, Foreign
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.training import Asked, Progress, Trainer
 from resharpen.experiments.specs.spec import Shard
+from resharpen.signals import end_process
 
 IMPORTED = 79
 """Exit code of a worker whose script would have started the run again when it was imported."""
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
 HANDLED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
 """Signals that are the driver's to handle; a terminal and a batch system send them to the workers, too."""
 
@@ -45,7 +49,7 @@ class WorkerDied(Failed):
 def leave_if_imported() -> None:
     """A spawned worker imports the script that began the run: without a guard that would begin it once more."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        os._exit(IMPORTED)
+        end_process(IMPORTED)
 
 
 def launch(run: Run, shards: Sequence[Shard], workers: int | None, on_progress: OnProgress, asked: Ask) -> None:
@@ -88,13 +92,22 @@ def _is_done(run: Run, shard: Shard) -> bool:
 
 
 def _train(run: Run, shard: Shard, on_progress: OnProgress, asked: Ask) -> bool:
-    """What goes wrong in the user's own code is told as theirs."""
-    try:
+    """What goes wrong in the user's own code is reported as theirs, and what it changes around it is noticed."""
+    def trained(on_progress: OnProgress) -> bool:
         return Trainer(run.experiment, shard, run.files(shard), on_progress, asked, rounding=run.rounding(shard)).run()
-    except Exception as error:
-        if isinstance(error, UserError) or not own.raised_by_own(error):
-            raise
-        raise own.OwnCodeError(f"variant '{shard.variant}' failed in your own code", error) from error
+
+    if not run.experiment.references():
+        return trained(on_progress)
+    keeps = "this run keeps the code that it began with: correct the file and choose another --out"
+    with own.blamed(f"variant '{shard.variant}' failed in your own code while it was trained; {keeps}"):
+        before = guard.arithmetic()
+
+        def checked(progress: Progress) -> None:
+            if progress.step and (name := guard.changed(before)):
+                raise UserError(f"variant '{shard.variant}': your code called {name} while it was trained; {keeps}")
+            on_progress(progress)
+
+        return trained(checked)
 
 
 def _in_processes(run: Run, shards: Sequence[Shard], workers: int, on_progress: OnProgress, asked: Ask) -> None:
@@ -137,7 +150,7 @@ def _signals_wait() -> Iterator[None]:
 
 def _listen(lines: Lines, names: Sequence[str], on_progress: OnProgress, asked: Ask) -> None:
     """Pass progress on and hand out shards until every worker has ended."""
-    to_do, told = iter(names), Asked()
+    to_do, told, at_work = iter(names), Asked(), dict[Any, str | None]()
     while lines:
         if (now := asked()) != told:
             _tell(lines, told := now)
@@ -146,12 +159,13 @@ def _listen(lines: Lines, names: Sequence[str], on_progress: OnProgress, asked: 
             try:
                 event = line.recv()
             except (EOFError, OSError):  # its end, maybe in the middle of a message
-                _say_goodbye(lines.pop(line))
+                _say_goodbye(lines.pop(line), None if told.stop else at_work.get(line, "its start"))
                 continue
             if isinstance(event, BaseException):
                 raise event
             if event is None:
-                _tell([line], None if told.stop else next(to_do, None))
+                at_work[line] = None if told.stop else next(to_do, None)
+                _tell([line], at_work[line])
             else:
                 on_progress(event)
 
@@ -162,19 +176,22 @@ def _tell(lines: Iterable[Any], message: Asked | str | None) -> None:
             line.send(message)
 
 
-def _say_goodbye(process: Any) -> None:
+def _say_goodbye(process: Any, at: str | None) -> None:
+    """A worker has ended: as it was told to, `at` being None, or in the middle of something."""
     process.join()
     if process.exitcode == IMPORTED:
         raise UserError(
             "workers are processes that import this script: put what it does under `if __name__ == '__main__':`, "
             "or run with workers=1"
         )
-    if process.exitcode:
-        raise WorkerDied(f"a worker ended with exit code {process.exitcode}")
+    if process.exitcode or at is not None:
+        where = f" at {at}" if at else ""
+        raise WorkerDied(f"a worker ended with exit code {process.exitcode}{where}")
 
 
 def _work(directory: str, trust_code: bool, code: Sequence[str], line: Any) -> None:
     """A worker: ask for shards until there are none, or until told to stop. `code` is what the driver has let in."""
+    _be_killed_with_the_driver()
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
     for number in HANDLED:
         signal.signal(number, signal.SIG_IGN)
@@ -216,6 +233,19 @@ def _work(directory: str, trust_code: bool, code: Sequence[str], line: Any) -> N
         line.send(RuntimeError(f"{type(error).__name__} in a worker: {error}"))
 
 
+def _be_killed_with_the_driver() -> None:
+    """By the kernel, where it can: user code that stays in C, in a regular expression that never ends say, lets no other
+    thread of Python notice anything."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    driver = multiprocessing.parent_process()
+    if driver is not None and os.getppid() != driver.pid:  # it died before it could be asked for
+        end_process(1)
+
+
 def _end_with_the_driver() -> None:
     """The driver holds the other end of a pipe since before this process began: it closes whenever the driver dies.
 
@@ -225,4 +255,4 @@ def _end_with_the_driver() -> None:
     driver = multiprocessing.parent_process()
     assert driver is not None
     driver.join()
-    os._exit(1)
+    end_process(1)

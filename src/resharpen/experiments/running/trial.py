@@ -100,12 +100,9 @@ class _Trial:
     """A few models of a problem with weights at which every parameter matters, and the sequences they read."""
 
     def __init__(self, problem: Problem, ensemble: Ensemble):
-        import torch
-
         from resharpen.engines.torch.definition import Definition
 
-        torch.set_num_threads(1)
-        self._problem, self._ensemble = problem, ensemble
+        self._ensemble = ensemble
         self._engine = Definition(replace(problem, task=_Probe(problem.task)), ensemble)
         self.weights = self._engine.dump()
         self.inputs = _inputs(problem)
