@@ -156,5 +156,7 @@ def test_warnings_of_ours_are_heard_though_code_silences_all(tmp_path, capsys):
     path.write_text(CHANGES)
     text = 'models = 1\nsteps = 2\nbatch = 4\nvariants = ["pre+changes.py:mine"]\n'
     (tmp_path / "spec.toml").write_text(f"{text}task = {{ v = 4, train_lengths = [1] }}\n")
-    main(["run", str(tmp_path / "spec.toml"), "--out", str(tmp_path / "r"), "--workers", "1"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        main(["run", str(tmp_path / "spec.toml"), "--out", str(tmp_path / "r"), "--workers", "1"])
     assert "variant 'pre+mine' runs on the torch engine" in capsys.readouterr().err

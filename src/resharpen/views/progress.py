@@ -14,6 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from resharpen.experiments.keeping.store import code_lines
+
 if TYPE_CHECKING:
     from resharpen.experiments.running.runner import Plan
     from resharpen.experiments.running.training import Progress
@@ -182,3 +184,5 @@ def _announce(plan: Plan, console: Console) -> None:
     console.print(
         f"{plan.run.directory}: {text}{f', {already} done' if already and plan.todo else ''} ({engines} engine)"
     )
+    for line in code_lines(plan.run.experiment):
+        console.print(f"your code: {line}", soft_wrap=True)

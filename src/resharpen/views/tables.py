@@ -14,7 +14,7 @@ from rich.text import Text
 from resharpen.analysis.claims import Claim
 from resharpen.analysis.inspection import Inspection
 from resharpen.analysis.statistics import quantile
-from resharpen.experiments.keeping.store import Run, quoted
+from resharpen.experiments.keeping.store import Run, code_lines, quoted
 from resharpen.streams import GROUP
 from resharpen.tasks import Metric
 
@@ -105,7 +105,7 @@ def print_status(run: Run, console: Console) -> None:
     table.add_row("started", f"{run.provenance['started']} on {run.provenance['cpu']}")
     engines = ", ".join(f"{name} {variant.engine}" for name, variant in experiment.variants.items())
     table.add_row("engine", f"{engines}; {experiment.steps:,} steps, seed {experiment.seed}")
-    for line in run.code:
+    for line in code_lines(experiment):
         table.add_row("your code", line)
     table.add_row("shards", f"{len(done)} of {len(shards)} finished, {len(started)} under way")
     table.add_row("models", f"{models:,} of {sum(shard.count for shard in shards):,} finished")

@@ -141,12 +141,6 @@ class Run:
     def provenance(self) -> dict[str, Any]:
         return self._header["provenance"]
 
-    @property
-    def code(self) -> list[str]:
-        """The user's own code that it uses, a line per file: where it is, its hash, and what it imports."""
-        sources = {own.source(reference) for reference in self.experiment.references()}
-        return sorted(map(str, sources))
-
     def rounding(self, shard: Shard) -> str:
         """How the numbers of a shard are to be rounded; empty where the run could not tell when it began."""
         return self._header["rounding"].get(engine_of(self.experiment, shard.variant), "")
@@ -401,6 +395,11 @@ def _write_beside(run: Run, experiment: Experiment) -> None:
             python=repr(str(run.directory)),
         )
         files.write_text(run.root / "README.md", readme)
+
+
+def code_lines(experiment: Experiment) -> list[str]:
+    """The user's own code in an experiment, a line per file: where it is, its hash, and what it imports."""
+    return sorted({str(own.source(reference)) for reference in experiment.references()})
 
 
 def _code_entry(source: own.Source) -> dict[str, Any]:
