@@ -78,8 +78,8 @@ def changed(before: State) -> str:
 def guarded() -> Iterator[None]:
     """While user code runs: afterwards global state is what it was before, whatever was done to it; `os._exit` raises
     SystemExit, so that it is reported like any other way to end."""
-    access = {**_arithmetic(), **_surroundings()}
-    before = {name: get() for name, (get, _) in access.items()}
+    arithmetic, surroundings = _arithmetic(), _surroundings()
+    before = {name: get() for name, (get, _) in {**arithmetic, **surroundings}.items()}
     directory = _working_directory()
     main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
@@ -89,7 +89,10 @@ def guarded() -> Iterator[None]:
             yield
     finally:
         os._exit = exit_before
-        for name, (_, put) in access.items():
+        for name, (get, put) in arithmetic.items():
+            if get() != before[name]:  # some take seconds to put back
+                put(before[name])
+        for name, (_, put) in surroundings.items():
             put(before[name])
         if directory is not None and directory != _working_directory():
             with contextlib.suppress(OSError):  # it may have been removed

@@ -38,6 +38,8 @@ DIGITS = 12
 _REFERENCE = re.compile(rf"(?P<file>[^:/@]+\.py):(?P<name>\w+)@(?P<digest>[0-9a-f]{{{DIGITS}}})")
 _admitted: dict[str, Path] = {}
 """Start of the digest -> where a file with that content, and imports with theirs, lies."""
+_offered: dict[str, Any] = {}
+"""Reference -> the object itself, where it was given: the file that it comes from, a script say, is not executed."""
 _files: set[str] = set()
 """Every file of user code that was let in, imported ones included: what tracebacks are cut to."""
 _MODULE = re.compile(rf"\b{imports.PREFIX}[0-9a-f]{{{DIGITS}}}\.")
@@ -177,12 +179,19 @@ def source(reference: str) -> Source:
 
 def find(reference: str) -> Any:
     """What the file of a reference defines under its name; the file is executed the first time."""
-    name = short(reference)
-    module = _module(source(reference))
+    name, found = short(reference), source(reference)
+    if reference in _offered:
+        return _offered[reference]
+    module = _module(found)
     if not hasattr(module, name):
         defined = ", ".join(sorted(x for x in vars(module) if not x.startswith("_"))) or "nothing"
         raise UserError(f"{module.__file__} does not define '{name}' (it defines: {defined})")
     return getattr(module, name)
+
+
+def offer(reference: str, thing: Any) -> None:
+    """An object of the user's that `find` gives for its reference."""
+    _offered[reference] = thing
 
 
 def find_in(catalog: Mapping[str, T], kind: type[T], what: str, name: str) -> T:
@@ -219,6 +228,8 @@ def _built_in(catalog: Mapping[str, T], what: str, name: str) -> T:
 
 @cache
 def _module(source: Source) -> ModuleType:
+    if source.path in _loading:
+        refuse_while_loading()
     name = f"{imports.PREFIX}{source.digest[:DIGITS]}"
     spec = importlib.util.spec_from_file_location(name, source.path)
     assert spec is not None
@@ -228,6 +239,7 @@ def _module(source: Source) -> ModuleType:
         raise UserError(f"{source.path} has changed while it was read")
     sys.modules[name] = module  # dataclasses look their module up
     imports.prepare(module, source.root, source.imports)
+    _loading.append(source.path)
     try:
         with blamed(f"{source.path} cannot be loaded"):
             # the very bytes that were hashed: the loader might take what Python keeps of an earlier content
@@ -238,7 +250,19 @@ def _module(source: Source) -> ModuleType:
         if isinstance(error, UserError) and not isinstance(error, OwnCodeError):
             raise UserError(f"{_place(error) or source.path}: {error}") from error
         raise
+    finally:
+        _loading.pop()
     return module
+
+
+_loading: list[Path] = []
+"""Files that are being executed."""
+
+
+def refuse_while_loading() -> None:
+    """UserError for a script that sets up or starts a run when it is loaded as own code."""
+    if _loading:
+        raise UserError("it sets up a run when it is loaded: put what it does under `if __name__ == '__main__':`")
 
 
 @contextlib.contextmanager

@@ -515,10 +515,11 @@ def test_a_model_whose_fields_cannot_be_kept(tmp_path, field, message):
         sct([f"{tmp_path}/f.py:Sized"])
 
 
-def test_a_task_whose_field_is_a_column():
-    @dataclass(frozen=True)
-    class Long(SetComplement):
-        steps: int = 3
+@dataclass(frozen=True)
+class Long(SetComplement):
+    steps: int = 3
 
+
+def test_a_task_whose_field_is_a_column():
     with pytest.raises(UserError, match="a task cannot have a field 'steps'"):
         Experiment("x", (Setting(Long(4), 2),), ["pre"], 1, 1)

@@ -50,6 +50,7 @@ def leave_if_imported() -> None:
     """A spawned worker imports the script that began the run: without a guard that would begin it once more."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         end_process(IMPORTED)
+    own.refuse_while_loading()
 
 
 def launch(run: Run, shards: Sequence[Shard], workers: int | None, on_progress: OnProgress, asked: Ask) -> None:

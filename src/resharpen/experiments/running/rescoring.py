@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resharpen import own
+from resharpen import objects, own
 from resharpen.engines.base import Engine
 from resharpen.engines.choose import make_engine, measure_all, why_not_native
 from resharpen.errors import UserError, unknown
@@ -28,7 +28,7 @@ Track = Callable[[Sequence[Shard]], Iterable[Shard]]
 """Goes through shards, and may tell how far it is: a long language takes minutes per shard on the torch engine."""
 
 
-def rescore(run: Run, attention: str, selection: str = "best", track: Track = iter) -> pl.DataFrame:
+def rescore(run: Run, attention: str | Attention, selection: str = "best", track: Track = iter) -> pl.DataFrame:
     """Rows like those of the table `lengths`, with the attention weights of a remedy in place of the trained ones.
 
     A variant whose attention learned something, or acts on what the heads gather, would lose that: it is left out, with
@@ -36,6 +36,8 @@ def rescore(run: Run, attention: str, selection: str = "best", track: Track = it
     """
     import polars as pl
 
+    if not isinstance(attention, str):
+        attention = objects.refer(attention)
     attention = own.refer(attention) if own.is_own(attention) else attention
     asked = find_attention(attention)  # a misspelt name says so before anything is read
     if learned := asked.parameters:

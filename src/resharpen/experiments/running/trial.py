@@ -141,7 +141,7 @@ class _Trial:
 class _Probe:
     """A task whose examples are the given inputs, all of them scored, and whose score is the logits."""
 
-    measures = ("logits",)
+    metric, measures = "logits", ("logits",)
 
     def __init__(self, task: Any):
         self._task = task

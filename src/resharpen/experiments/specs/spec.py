@@ -6,7 +6,7 @@ import copy
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from itertools import pairwise
@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from resharpen import own, streams
+from resharpen import objects, own, streams
 from resharpen.engines.base import Ensemble, Problem, setting_name
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.specs.schema import RESERVED
 from resharpen.experiments.specs.variant import OF_THE_TASK, Variant, choose, meaning, sum_name
-from resharpen.models import Model, find_model
+from resharpen.models import MODELS, Model, find_model
 from resharpen.optim import find_optimizer
 from resharpen.optim.hyperparameters import TABLE, Given, Row, draw, narrowed
 from resharpen.plain import known, shown, typed
 from resharpen.streams import GROUP
-from resharpen.tasks import Task
+from resharpen.tasks import TASKS, Task, find_task
 
 ENGINES = ("auto", "torch", "native")
 LARGEST = 2**31 - 1
@@ -61,9 +61,11 @@ class Setting:
     """Where none is given, the usual one of the task."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "task", adopted(self.task, TASKS, find_task))
         self.task.check_train_length(self.train_length)
         if self.model is None:
             object.__setattr__(self, "model", usual_model(self.task))
+        object.__setattr__(self, "model", adopted(self.model, MODELS, find_model))
         check_fits(self.task, self.model)
 
     @property
@@ -74,6 +76,18 @@ class Setting:
         model = variant.model.apply(self.model, self.task.vocabulary) if variant.model else self.model
         check_fits(self.task, model)
         return model
+
+
+def adopted(thing: Any, catalog: Mapping[str, type], find: Callable[[str], type]) -> Any:
+    """A task or model as it is, or one of a class of the user's that was given as an object: from here on the class
+    goes by a reference."""
+    kind = getattr(type(thing), "kind", "")
+    if catalog.get(kind) is type(thing) or (own.is_own(kind) and "kind" in vars(type(thing))):
+        return thing
+    found = find(objects.refer(type(thing)))
+    if isinstance(thing, found):
+        return thing
+    return found(**{field.name: getattr(thing, field.name) for field in fields(thing)})
 
 
 def usual_model(task: Task) -> Model:
