@@ -146,7 +146,7 @@ def test_objects_of_cells(notebook, tmp_path, workers):
     assert len(again.done()) == 4
     cells.FACTOR = 7.0
     other = replace(spec, variants={**variants, "mine": rs.Variant("pre", norm=cells.mine)})
-    with pytest.raises(UserError, match=r"holds another run \(variant\.mine\.norm: mine\.py:mine@.* -> mine\.py:mine@"):
+    with pytest.raises(UserError, match=r"holds another run \(models.*variant\.mine\.norm: mine\.py:mine@.* -> mine\.py:mine@"):
         run(other, tmp_path / "r", workers=1)
     own._admitted.clear()
     for path in objects._directory().iterdir():
@@ -168,7 +168,7 @@ REFUSED = {
         "W = np.ones(3)\n@rs.norm()\ndef mine(x, p):\n    return x * W[0]",
         "'mine' uses 'W', a ndarray that a worker cannot make again: compute it in the function, or put both into a file",
     ),
-    "an open file": ("f = open('/dev/null')\n@rs.norm()\ndef mine(x, p):\n    return x * f.fileno()", "'mine' uses 'f', a Text"),
+    "an object": ("f = object()\n@rs.norm()\ndef mine(x, p):\n    return x * hash(f)", "'mine' uses 'f', a object"),
     "not a number": ("K = float('nan')\n@rs.norm()\ndef mine(x, p):\n    return x * K", "'mine' uses 'K', a float"),
     "a part of another kind": ("@rs.attention()\ndef mine(e, mask, p):\n    return e", "norm = Attention.*must be a name"),
     "nothing": ("mine = 3", "norm = 3: must be a name, FILE.py:NAME, or what @rs.norm makes"),
