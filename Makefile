@@ -5,7 +5,7 @@ KERNELS := $(wildcard src/resharpen/engines/native/kernels/*.* src/resharpen/eng
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: demo test test-all lint style types kernels bench chromium clean
+.PHONY: demo test test-all test-lowest lint style types kernels bench docs pictures chromium clean
 
 demo: .venv/installed
 	$(BIN)/resharpen run fig1 --scale laptop --out runs/demo
@@ -37,6 +37,20 @@ bench: .venv/installed-bench
 	$(BIN)/python benchmarks/set_complement.py
 	$(BIN)/python benchmarks/max_retrieval.py
 	$(BIN)/python benchmarks/languages.py
+
+# The site, with the reports of all references: docs/_build/html/index.html
+REPORTS := $(patsubst reference/%/reference.json,docs/_extra/reports/%.html,$(wildcard reference/*/reference.json))
+docs: .venv/installed-dev $(REPORTS)
+	NOTEBOOK=force $(BIN)/sphinx-build -q -W --keep-going docs docs/_build/html
+
+docs/_extra/reports/%.html: reference/%/reference.json
+	mkdir -p $(@D)
+	$(BIN)/resharpen report $* --out $@
+
+# Pictures and numbers of README and docs, from reference/
+pictures: .venv/installed-dev
+	$(BIN)/python tools/pictures.py
+	$(BIN)/python tools/pages.py
 
 # The report is tested in a real browser: Debian's, where we may install it.
 chromium:

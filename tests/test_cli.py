@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from resharpen.cli import Command, main
-from resharpen.commands.training import RunFigure, Submit
+from resharpen.commands.training import RunFigure, Submit, Training, _options
 from resharpen.engines.native import compiler
 from resharpen.experiments.running.runner import load, with_engine
 
@@ -110,10 +110,10 @@ def test_results_are_tidy(toml, tmp_path, capsys):
         (["run", "fig1", "--workers", "0"], "workers = 0: must be at least 1"),
         (["run", "fig1", "--seed", "-1"], "seed = -1: must not be negative"),
         (["run", "nowhere.toml"], "No such file"),
-        (["run", "nowhere.toml", "--scale", "smoke"], "--scale goes with a figure's name"),
+        (["run", "nowhere.toml", "--scale", "smoke"], "--scale goes with the name of a figure"),
         (["status", "nowhere"], "is not a run directory"),
         (["figure", "nowhere"], "is not a run directory"),
-        (["figure", "fig1-laptop", "--out", "mine.png"], "not a file but a directory"),
+        (["figure", "fig1-laptop", "--out", "mine.png"], "must be a directory"),
         (["results", "nowhere"], "is not a run directory"),
         (["claims", "nowhere"], "is not a run directory"),
         (["inspect", "nowhere"], "is not a run directory"),
@@ -307,7 +307,7 @@ def test_a_new_run_from_an_old_one_has_the_engine_that_is_asked_for(tmp_path):
 
 
 def test_a_submitted_seed_of_zero_is_a_seed():
-    assert Submit("x.toml", seed=0, slurm=True)._arguments() == ["run", "x.toml", "--seed", "0"]
+    assert _options(Submit("x.toml", seed=0, trust_code=True, slurm=True), Training) == ["--seed", "0", "--trust-code"]
 
 
 def test_nothing_is_written_over_what_a_run_consists_of(toml, tmp_path, capsys):
@@ -316,8 +316,8 @@ def test_nothing_is_written_over_what_a_run_consists_of(toml, tmp_path, capsys):
     capsys.readouterr()
     header = out / "run.json"
     before = header.read_bytes()
-    assert "has to end in .parquet" in fails(capsys, "results", str(out), "--parquet", str(header))
-    assert "has to end in .html" in fails(capsys, "report", str(out), "--out", str(header))
+    assert "must end in .parquet" in fails(capsys, "results", str(out), "--parquet", str(header))
+    assert "must end in .html" in fails(capsys, "report", str(out), "--out", str(header))
     assert header.read_bytes() == before
     assert "there is no reference for 'tiny'" in fails(capsys, "verify", str(out))
     assert "not a run of 'fig1-laptop'" in fails(capsys, "verify", str(out), "--reference", "fig1-laptop")

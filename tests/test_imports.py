@@ -79,7 +79,9 @@ def test_code_without_helpers_goes_by_the_hash_of_its_file(tmp_path):
     assert source.digest == source.sha256
 
 
-@pytest.mark.parametrize("name", ["helper", "other", "lazy", "package/__init__", "package/number", "package/deep/inner"])
+@pytest.mark.parametrize(
+    "name", ["helper", "other", "lazy", "package/__init__", "package/number", "package/deep/inner"]
+)
 def test_another_helper_is_another_reference(file, name):
     before = own.refer(f"{file}:mine")
     helper = file.parent / f"{name}.py"
@@ -116,7 +118,10 @@ def test_a_package_that_is_installed_in_place_counts_and_the_environment_does_no
     path = tmp_path / "own.py"
     path.write_text("import my_library\nvalue = my_library.VALUE\n")
     source = own.admit(path)
-    assert [(each.module, each.beside) for each in source.imports] == [("my_library", False), ("my_library.core", False)]
+    assert [(each.module, each.beside) for each in source.imports] == [
+        ("my_library", False),
+        ("my_library.core", False),
+    ]
     before = own.refer(f"{path}:value")
     assert own.find(before) == 3
     (package / "core.py").write_text("VALUE = 4\n")
@@ -142,7 +147,9 @@ def test_a_run_keeps_its_helpers_and_says_so(tiny, tmp_path, file, capsys, worke
     # a helper that changed is refused like a file that changed, and the copies run for who trusts them
     before = store.table("lengths")
     (file.parent / "helper.py").write_text("FACTOR = 0.25\n")
-    with pytest.raises(UserError, match=r"own\.py, or a file that it imports, has changed since this run .*--trust-code"):
+    with pytest.raises(
+        UserError, match=r"own\.py, or a file that it imports, has changed since this run .*--trust-code"
+    ):
         load(out)
     with pytest.raises(UserError, match=r"own\.py, or a file that it imports, has changed|holds another run"):
         run(replace(tiny, variants=[f"pre+{file}:mine"], models=2), out, workers=1)

@@ -86,8 +86,12 @@ def test_objects_of_a_script_in_workers(tmp_path):
 
 def test_a_script_that_starts_a_run_when_it_is_loaded_is_refused(tmp_path):
     path = tmp_path / "script.py"
-    path.write_text(SCRIPT.replace('if __name__ == "__main__":', "if True:").replace("from helper import half", "half = abs"))
-    with pytest.raises(UserError, match=r"script\.py, line \d+: it sets up a run when it is loaded: put what it does under"):
+    path.write_text(
+        SCRIPT.replace('if __name__ == "__main__":', "if True:").replace("from helper import half", "half = abs")
+    )
+    with pytest.raises(
+        UserError, match=r"script\.py, line \d+: it sets up a run when it is loaded: put what it does under"
+    ):
         own.find(own.refer(f"{path}:mine"))
 
 
@@ -146,7 +150,9 @@ def test_objects_of_cells(notebook, tmp_path, workers):
     assert len(again.done()) == 4
     cells.FACTOR = 7.0
     other = replace(spec, variants={**variants, "mine": rs.Variant("pre", norm=cells.mine)})
-    with pytest.raises(UserError, match=r"holds another run \(models.*variant\.mine\.norm: mine\.py:mine@.* -> mine\.py:mine@"):
+    with pytest.raises(
+        UserError, match=r"holds another run \(models.*variant\.mine\.norm: mine\.py:mine@.* -> mine\.py:mine@"
+    ):
         run(other, tmp_path / "r", workers=1)
     own._admitted.clear()
     for path in objects._directory().iterdir():
@@ -163,14 +169,20 @@ REFUSED = {
         "def make():\n    @rs.norm()\n    def inner(x, p):\n        return x\n    return inner\nparts = [make()]",
         "'inner' is defined inside a function, where a worker cannot find it: move it to the top level",
     ),
-    "closure over a number": ("def make(k):\n    @rs.norm()\n    def inner(x, p):\n        return k * x\n    return inner\nmine = make(2)", None),
+    "closure over a number": (
+        "def make(k):\n    @rs.norm()\n    def inner(x, p):\n        return k * x\n    return inner\nmine = make(2)",
+        None,
+    ),
     "an array": (
         "W = np.ones(3)\n@rs.norm()\ndef mine(x, p):\n    return x * W[0]",
         "'mine' uses 'W', a ndarray that a worker cannot make again: compute it in the function, or put both into a file",
     ),
     "an object": ("f = object()\n@rs.norm()\ndef mine(x, p):\n    return x * hash(f)", "'mine' uses 'f', a object"),
     "not a number": ("K = float('nan')\n@rs.norm()\ndef mine(x, p):\n    return x * K", "'mine' uses 'K', a float"),
-    "a part of another kind": ("@rs.attention()\ndef mine(e, mask, p):\n    return e", "norm = Attention.*must be a name"),
+    "a part of another kind": (
+        "@rs.attention()\ndef mine(e, mask, p):\n    return e",
+        "norm = Attention.*must be a name",
+    ),
     "nothing": ("mine = 3", "norm = 3: must be a name, FILE.py:NAME, or what @rs.norm makes"),
 }
 

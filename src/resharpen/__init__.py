@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from resharpen.analysis.inspection import inspect as inspect
     from resharpen.analysis.scores import scores as scores
     from resharpen.analysis.scores import tidy_results as tidy_results
-    from resharpen.analysis.theory import hard_coded_model as hard_coded_model
+    from resharpen.analysis.theory.examples import hard_coded_model as hard_coded_model
     from resharpen.errors import UserError as UserError
     from resharpen.experiments.keeping.reference import find_reference as reference  # noqa: F401
     from resharpen.experiments.keeping.store import Run as Run
@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 
 
 def _public() -> dict[str, tuple[str, str]]:
-    """Public name -> its module and its name there: from the imports above, which are for type checkers. They are done
-    when asked for, so that `resharpen --help` need not wait for torch, polars and matplotlib."""
+    """Public name -> (module, name there), from the imports above, which only type checkers execute. A module is
+    imported when its name is first used, so that `resharpen --help` does not wait for torch, polars and matplotlib."""
     tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     ours = [(str(node.module), node.names) for node in imports if str(node.module).startswith("resharpen.")]

@@ -1,4 +1,4 @@
-"""The door: `resharpen`, and `python -m resharpen`. Signals are handled before anything slow is imported."""
+"""Entry point of `resharpen` and `python -m resharpen`: handles signals before anything slow is imported."""
 
 from resharpen.signals import end_at_once
 

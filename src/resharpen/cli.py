@@ -1,4 +1,4 @@
-"""The command line: the names of the commands, and how each ends."""
+"""The command line: names of the commands, output, exit codes."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ Command = (
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run a command. Bad input gives one line and exit code 2, a machine that fails one line and 1."""
+    """Run a command. Bad input prints one line and exits with 2, a failure of the machine with 1."""
     _prepare_output()
     try:
         try:
             _command(args)
         finally:
-            sys.stdout.flush()  # a disk that is full or a reader that is gone shows here, not when Python ends
+            sys.stdout.flush()  # report a full disk or a closed pipe here, not when Python exits
     except UserError as error:
         _end(2, str(error))
     except Failed as error:
         _end(1, str(error))
     except MemoryError:
-        _end(1, "this needs more memory than there is")
-    except BrokenPipeError:  # `resharpen results --csv | head`: what a shell says of who is ended by SIGPIPE
+        _end(1, "out of memory")
+    except BrokenPipeError:  # `resharpen results --csv | head`: the exit code of a process ended by SIGPIPE
         _end(141)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -67,7 +67,7 @@ def _command(args: list[str] | None) -> None:
     command = tyro.cli(Command, prog="resharpen", description=description, args=args)  # pyright: ignore[reportArgumentType, reportCallIssue]
     from rich.console import Console
 
-    # Names and paths may hold what looks like markup: what is styled here says so with `style` or `Text`.
+    # names and paths may look like markup, so styles are set with `style` or `Text` only
     console = Console(width=None if sys.stdout.isatty() else 120, markup=False, emoji=False)
     with warnings.catch_warnings(), fixed_here():
         warnings.showwarning = lambda message, *_, **__: print(f"resharpen: {message}", file=sys.stderr)
@@ -75,7 +75,7 @@ def _command(args: list[str] | None) -> None:
 
 
 def _prepare_output() -> None:
-    """Somewhere to write to even if the caller closed it, and in an encoding that takes every name."""
+    """Make stdout and stderr writable even if the caller closed them, and able to encode every name."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < 3:  # so that no file of a run becomes standard output
         pass
     os.close(descriptor)
@@ -88,7 +88,7 @@ def _prepare_output() -> None:
 
 
 def _as_it_came(error: UnicodeError) -> tuple[str | bytes, int]:
-    """A path that is not UTF-8 as its bytes; what the terminal does not have as an escape."""
+    """Write a path that is not UTF-8 as its bytes, and what the terminal cannot encode as an escape."""
     try:
         return codecs.lookup_error("surrogateescape")(error)
     except UnicodeError:
@@ -99,6 +99,6 @@ def _end(code: int, message: str = "") -> NoReturn:
     with contextlib.suppress(OSError, ValueError):
         if message:
             print(f"resharpen: {CONTROL.sub(lambda x: repr(x[0])[1:-1], message)}", file=sys.stderr)
-        if message == "" or code == 1:  # whatever is still to be written has nowhere to go
+        if message == "" or code == 1:  # discard buffered output, which cannot be written
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

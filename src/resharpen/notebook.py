@@ -1,5 +1,4 @@
-"""`rs.run` and `rs.draw`: training and drawing from Python; in a notebook with a live view, and stopped in order by an
-interrupt."""
+"""`rs.run` and `rs.draw`: training and drawing from Python, with live progress and clean interrupts in a notebook."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from resharpen.views.notebook import NotebookProgress, in_notebook
 
 
 class Interruptible(Orderly):
-    """A second interrupt ends the cell at once, not the kernel."""
+    """A second interrupt ends the cell at once, but not the kernel."""
 
     def stop(self, number: int, _frame: object) -> None:
         if self.number:
@@ -27,26 +26,23 @@ class Interruptible(Orderly):
 
 
 def run(experiment: Experiment, directory: str | Path, **how: Any) -> Run:
-    """Train all models of an experiment in a directory, or what is left of them; `how` is what
-    `experiments.running.runner.run` takes further, `workers` for example.
-
-    In a notebook progress is shown, and the interrupt button stops after the current chunk: nothing is lost, and the
-    same cell goes on.
-    """
+    """Train all models of an experiment in a directory, or continue; `how` are further arguments of
+    `experiments.running.runner.run`, for example `workers`. In a notebook progress is shown, and the interrupt button
+    stops after the current chunk: nothing is lost, and the same cell continues."""
     if not in_notebook():
         return runner.run(experiment, directory, **how)
     with orderly(Interruptible()) as asked:
         store = runner.run(experiment, directory, **{"observer": runner.watched(NotebookProgress(), asked), **how})
     if asked.is_stopping():
-        print("Stopped; nothing is lost. Run this cell again to go on.")
+        print("Stopped; nothing is lost. Run this cell again to continue.")
     return store
 
 
 def draw(run: RunOrReference, selection: str = "best", attention: str | None = None, track: Track = iter) -> Figures:
-    """The figures of a run by name, `figure` first. With `attention` the kept models are read with another one, as
-    `rescore` does; `track` goes through their shards and may show how far it is."""
+    """The figures of a run by name, `figure` first. With `attention` the kept models are scored with another one, as by
+    `rescore`; `track` iterates over the shards and may show progress."""
     if attention is None:
         return draw_figures(run, selection)
     if not isinstance(run, Run):
-        raise UserError(f"{run.directory} is a reference: it has no weights to read with {attention}")
+        raise UserError(f"{run.directory} is a reference: it has no weights to score with {attention}")
     return draw_figures(run, selection, attention, rescore(run, attention, selection, track))

@@ -85,7 +85,9 @@ def _filename(anchor: Any) -> str | None:
     if isinstance(anchor, FunctionType):
         return anchor.__code__.co_filename
     methods = [getattr(x, "fget", None) or getattr(x, "__func__", x) for x in vars(anchor).values()]
-    own_code = [x.__code__.co_filename for x in methods if isinstance(x, FunctionType) and x.__module__ == anchor.__module__]
+    own_code = [
+        x.__code__.co_filename for x in methods if isinstance(x, FunctionType) and x.__module__ == anchor.__module__
+    ]
     written = [filename for filename in own_code if filename != "<string>"]  # dataclasses write methods, too
     return written[0] if written else getattr(sys.modules.get(anchor.__module__), "__file__", None)
 

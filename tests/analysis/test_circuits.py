@@ -11,16 +11,15 @@ import torch
 from matplotlib.figure import Figure
 
 from resharpen.analysis import circuits
-from resharpen.analysis.theory import (
-    fit_normal_form,
+from resharpen.analysis.theory.examples import (
+    hard_coded_tvd,
     hard_coded_weights,
-    model_precision,
     plain_gap,
     resharpened_gap,
     simplex_weights,
+    with_gains,
 )
-from resharpen.analysis.theory.examples import hard_coded_tvd, with_gains
-from resharpen.analysis.theory.merging import exchange_gaps, least_merged_tvd, merged_pairs
+from resharpen.analysis.theory.normal_form import exchange_gaps, fit_normal_form, least_merged_tvd, merged_pairs
 from resharpen.models import Minimal
 from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITIONS, STUDIED_PLACEMENTS, Parts, Placement
 from resharpen.parts.part import Norm
@@ -86,8 +85,11 @@ def test_logits_are_made_of_B_and_D(name: str) -> None:
 def test_table_agrees_with_precision_of_the_model(name: str) -> None:
     task, weights = SetComplement(5), random_weights(ALL[name])
     table = circuits.circuit_table(weights, ALL[name], {"rms_epsilon": np.full(3, 0.01)}, task)
-    gap, _ = model_precision(Minimal(5, d=4, d_k=2, d_v=3), weights, ALL[name], np.full(3, 0.01), task)
-    np.testing.assert_allclose(table["gap_min"], gap, atol=1e-11)
+    logits, (_, present, length) = reference_logits(weights, ALL[name], np.full(3, 0.01), task), every_state(task)
+    states = list(zip(present, length, strict=True))
+    gap = [[f[~here].min() - f[here].max() for f, (here, _) in zip(of, states, strict=True)] for of in logits]
+    least = [[min(g for g, (_, s) in zip(of, states, strict=True) if s == at) for at in range(1, 5)] for of in gap]
+    np.testing.assert_allclose(table["gap_min"], least, atol=1e-11)
     assert (table["gap_mean"] >= table["gap_min"]).all()
     assert table["lengths"].tolist() == [1, 2, 3, 4]
     assert table["states"].tolist() == [5 * math.comb(4, s - 1) for s in range(1, 5)]
@@ -188,16 +190,6 @@ def test_attention_that_is_not_constant() -> None:
     np.testing.assert_allclose(table["attention_distance"], (np.abs(rows - 1 / v).sum(1) / 2).mean())
     pairs = [np.exp(e[t, [t, u]]) / np.exp(e[t, [t, u]]).sum() for t in range(v) for u in range(v) if u != t]
     np.testing.assert_allclose(table["entropy"][0, 1], np.mean([-(p * np.log(p)).sum() for p in pairs]))
-
-
-def test_one_model_without_model_axis() -> None:
-    weights = random_weights(ALL["peri"])
-    many = circuits.circuit_table(weights, ALL["peri"], {"rms_epsilon": np.full(3, 1e-3)}, SetComplement(5))
-    one = circuits.circuit_table(
-        {k: w[1] for k, w in weights.items()}, ALL["peri"], {"rms_epsilon": np.array(1e-3)}, SetComplement(5)
-    )
-    for name in set(one) - {"lengths", "states"}:
-        np.testing.assert_allclose(one[name][0], many[name][1], rtol=1e-10, atol=1e-12)
 
 
 def test_models_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from resharpen.analysis.claims import _lacks, claims, why_no_claims
-from resharpen.analysis.claims.set_complement import SetComplementClaims
+from resharpen.analysis.claims.set_complement import claims_on
 from resharpen.analysis.samples import paired_only
 from resharpen.analysis.scores import scores, tidy_results
 from resharpen.experiments.running.runner import Observer, run
@@ -20,7 +20,7 @@ from resharpen.tasks import SetComplement
 PLACEMENTS = ("pre", "post", "peri", "peri-init")
 
 
-def made_up(level, bema=-0.005, draws=96, v=9):
+def made_up_scores(level, bema=-0.005, draws=96, v=9):
     """Scores of so many draws: TVD around level(placement, s), BEMA moved by `bema`."""
     rng = np.random.default_rng(0)
     rows = []
@@ -32,7 +32,11 @@ def made_up(level, bema=-0.005, draws=96, v=9):
                     new = s < v - 1
                     rows.append((placement, s, draw, weights, tvd + shift, tvd + shift if new else None, new))
     columns = ["variant", "train_length", "draw", "weights", "score", "score_new", "has_new"]
-    return SetComplementClaims(v, pl.DataFrame(rows, schema=columns, orient="row"), worth=1.0)
+    return pl.DataFrame(rows, schema=columns, orient="row")
+
+
+def made_up(level, bema=-0.005, draws=96, v=9):
+    return claims_on(made_up_scores(level, bema, draws, v), str(v), worst=1.0, worth=1.0)
 
 
 def as_the_paper_says(placement, s):
@@ -40,7 +44,7 @@ def as_the_paper_says(placement, s):
 
 
 def test_what_the_paper_saw_holds():
-    found = made_up(as_the_paper_says).all()
+    found = made_up(as_the_paper_says)
     assert [claim.number for claim in found] == [1, 2, 3]
     assert [claim.verdict for claim in found] == ["holds"] * 3
     # post, peri and peri-init and pre from s = 3 to 7: at v = 9 nothing is longer than s = 8
@@ -57,46 +61,45 @@ def test_what_the_paper_saw_holds():
 )
 def test_a_claim_that_is_tested_in_part_says_so(without, lacks, verdict):
     have = {(f"sct-v9-s{s}", p) for s in range(1, 9) for p in PLACEMENTS if not without(s, p)}
-    for claim in made_up(as_the_paper_says).all():
+    for claim in made_up(as_the_paper_says):
         claim = replace(claim, lacks=_lacks(have, claim))
         assert claim.lacks == lacks
         assert claim.verdict == verdict
 
 
 def test_a_vocabulary_of_the_user_s_own_lacks_nothing():
-    assert {_lacks(set(), claim) for claim in made_up(as_the_paper_says, v=12).all()} == {()}
+    assert {_lacks(set(), claim) for claim in made_up(as_the_paper_says, v=12)} == {()}
 
 
 def test_one_placement_that_fails_fails_the_claim():
-    found = made_up(lambda p, s: 0.2 if p == "post" else as_the_paper_says(p, s)).all()
+    found = made_up(lambda p, s: 0.2 if p == "post" else as_the_paper_says(p, s))
     assert found[0].verdict == "does not hold"
     assert found[1].verdict == "holds"
 
 
 def test_pre_that_generalizes_contradicts_the_claim():
-    assert made_up(lambda p, s: 0.01).all()[0].verdict == "does not hold"
+    assert made_up(lambda p, s: 0.01)[0].verdict == "does not hold"
 
 
 def test_few_draws_decide_what_they_can():
     """Of 32 draws all above a threshold, the 10% quantile could still be below it: 0.9^32 = 0.034."""
-    found = made_up(as_the_paper_says, draws=32).all()
+    found = made_up(as_the_paper_says, draws=32)
     assert [claim.verdict for claim in found] == ["undecided at this scale", "holds", "holds"]
     undecided = [f.what for f in found[0].findings if f.verdict == "undecided at this scale"]
     assert undecided == [f"pre, s = {s}: best TVD on new lengths" for s in range(3, 8)]
-    assert {claim.verdict for claim in made_up(as_the_paper_says, draws=5).all()} == {"undecided at this scale"}
+    assert {claim.verdict for claim in made_up(as_the_paper_says, draws=5)} == {"undecided at this scale"}
 
 
 def test_bema_that_hurts():
-    claim = made_up(as_the_paper_says, bema=+0.02).all()[2]
+    claim = made_up(as_the_paper_says, bema=+0.02)[2]
     assert [finding.verdict for finding in claim.findings] == ["does not hold"] * 2
 
 
 def test_lost_models_rank_worst():
-    claims_with_losses = made_up(as_the_paper_says)
-    lost = claims_with_losses.rows.with_columns(
+    lost = made_up_scores(as_the_paper_says).with_columns(
         score_new=pl.when((pl.col("variant") == "post") & (pl.col("draw") > 0)).then(None).otherwise("score_new")
     )
-    assert SetComplementClaims(9, lost, worth=1.0).all()[0].verdict == "does not hold"
+    assert claims_on(lost, "9", worst=1.0, worth=1.0)[0].verdict == "does not hold"
 
 
 def test_scores_of_a_run(tiny, tmp_path):
@@ -116,7 +119,7 @@ def test_claims_are_about_the_paper_s_models_and_search(tiny, tmp_path):
     wider = replace(tiny, models=2, settings=(Setting(SetComplement(4), 2, Minimal(4, 5, 1, 3)),))
     store = run(wider, tmp_path / "wider", workers=1)
     assert claims(store) == []
-    assert why_no_claims(store) == "claims are about the paper's models, and those of sct-v4-s2 are others"
+    assert why_no_claims(store) == "claims are about the paper's models, and sct-v4-s2 has a different one"
 
 
 def test_tidy_results_hold_every_hyperparameter(tiny, tmp_path):

@@ -12,14 +12,19 @@ from helpers import make_ensemble, minimal_problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from worst_states import worst_gap, worst_spread
 
 from resharpen import metrics
-from resharpen.analysis import theory
+from resharpen.analysis.circuits import circuit_table
 from resharpen.analysis.theory import checks, examples, theorem
-from resharpen.analysis.theory.merging import least_merged_tvd
-from resharpen.analysis.theory.normal_form import compose, fit_normal_form
-from resharpen.analysis.theory.precision import states
-from resharpen.analysis.theory.rational import exact_rank, fractions
+from resharpen.analysis.theory.normal_form import (
+    compose,
+    enumerated_precision,
+    fit_normal_form,
+    least_merged_tvd,
+    states,
+)
+from resharpen.analysis.theory.theorem import exact_rank, fractions
 from resharpen.engines.torch.fast import TorchEngine
 from resharpen.models import Minimal
 from resharpen.parts import PLACEMENTS, Parts
@@ -42,7 +47,7 @@ def test_worst_state_without_enumeration_is_the_worst_of_all_states(v: int) -> N
     for seed in range(4):
         B, D = random_matrices(v, seed)
         for s in range(1, v):
-            assert (theory.worst_gap(B, D, s), theory.worst_spread(B, D, s)) == theory.enumerated_precision(B, D, s)
+            assert (worst_gap(B, D, s), worst_spread(B, D, s)) == enumerated_precision(B, D, s)
 
 
 @settings(max_examples=20, deadline=None)
@@ -53,8 +58,8 @@ def test_no_state_is_worse_than_the_worst(v: int, s: int, seed: int) -> None:
     order = np.random.default_rng(seed).permutation(v)
     tokens, absent = order[:s], order[s:]
     f = B[tokens[-1]] + sum(D[t] for t in tokens) / Fraction(s)
-    assert min(f[absent]) - max(f[tokens]) >= theory.worst_gap(B, D, s)
-    assert max(f[absent]) - min(f[absent]) <= theory.worst_spread(B, D, s)
+    assert min(f[absent]) - max(f[tokens]) >= worst_gap(B, D, s)
+    assert max(f[absent]) - min(f[absent]) <= worst_spread(B, D, s)
 
 
 def test_precision_of_a_model_is_that_of_its_matrices_when_attention_is_constant() -> None:
@@ -63,12 +68,11 @@ def test_precision_of_a_model_is_that_of_its_matrices_when_attention_is_constant
     parts = Parts(PLACEMENTS["none"])
     weights = {name: rng.normal(size=(2, *p.shape)) for name, p in model.parameters(parts).items()}
     weights["W_Q"][:] = 0
-    gap, spread = theory.model_precision(model, weights, parts, np.zeros(2), SetComplement(v))
+    gap = circuit_table(weights, parts, {"rms_epsilon": np.zeros(2)}, SetComplement(v))["gap_min"]
     for m in range(2):
         E, U, W_V, W_O = (weights[name][m] for name in ("E", "U", "W_V", "W_O"))
         B, D = E @ U, E @ W_V @ W_O @ U
-        np.testing.assert_allclose(gap[m], [theory.worst_gap(B, D, s) for s in range(1, v)], atol=1e-12)
-        np.testing.assert_allclose(spread[m], [theory.worst_spread(B, D, s) for s in range(1, v)], atol=1e-12)
+        np.testing.assert_allclose(gap[m], [worst_gap(B, D, s) for s in range(1, v)], atol=1e-12)
 
 
 # --- the hard-coded model -------------------------------------------------------------------------------------------
@@ -78,9 +82,9 @@ def test_precision_of_a_model_is_that_of_its_matrices_when_attention_is_constant
 @pytest.mark.parametrize("C", [Fraction(1), Fraction(2, 7)])
 def test_hard_coded_gap(v: int, C: Fraction) -> None:
     B, D = checks.hard_coded_matrices(v, C)
-    assert theory.enumerated_precision(B, D, 1) == (1 + v * C, 0)
+    assert enumerated_precision(B, D, 1) == (1 + v * C, 0)
     for s in range(2, v):
-        assert theory.enumerated_precision(B, D, s) == (v * C / s, 0)
+        assert enumerated_precision(B, D, s) == (v * C / s, 0)
 
 
 @settings(max_examples=10, deadline=None)
@@ -88,12 +92,12 @@ def test_hard_coded_gap(v: int, C: Fraction) -> None:
 def test_hard_coded_gap_beyond(v: int, s: int, C: Fraction) -> None:
     s = min(s, v - 1)
     B, D = checks.hard_coded_matrices(v, C)
-    assert theory.worst_gap(B, D, s) == v * C / s > C
-    assert theory.worst_spread(B, D, s) == 0
+    assert worst_gap(B, D, s) == v * C / s > C
+    assert worst_spread(B, D, s) == 0
 
 
 def test_hard_coded_matrices_are_the_printed_ones() -> None:
-    weights = theory.hard_coded_weights(4, C=0.5)
+    weights = examples.hard_coded_weights(4, C=0.5)
     B = (weights["E"] @ weights["U"])[0]
     D = (weights["E"] @ weights["W_V"] @ weights["W_O"] @ weights["U"])[0]
     assert B.tolist() == [[-1, 0, 0, 0], [0, -1, 0, 0], [0, 0, -1, 0], [1, 1, 1, 0]]
@@ -110,7 +114,7 @@ def test_hard_coded_tvd_through_the_ordinary_evaluation() -> None:
     v = 9
     task, problem = SetComplement(v), minimal_problem("none", v, s=2, batch=1, steps=1)
     engine = TorchEngine(problem, make_ensemble(problem, 1), dtype="float64")
-    weights = theory.hard_coded_weights(v)
+    weights = examples.hard_coded_weights(v)
     parameters = problem.model.parameters(problem.parts)
     assert {name: array.shape[1:] for name, array in weights.items()} == {n: p.shape for n, p in parameters.items()}
     validation = task.validation(seed=0, use="report")
@@ -142,8 +146,8 @@ def test_rank_bounds_of_precise_models(v: int) -> None:
     for seed in range(30):
         form = checks.random_form(v, seed)
         B, D = compose(*form)
-        assert theory.worst_gap(B, D, 1) > 0
-        assert theory.worst_gap(B, D, 2) > 0
+        assert worst_gap(B, D, 1) > 0
+        assert worst_gap(B, D, 2) > 0
         assert exact_rank(B + D) >= v - 1
         assert exact_rank(D) >= v - 1
         zero, delta = form[0] - form[0], form[3]
@@ -218,7 +222,8 @@ def test_fit_works_on_many_models_at_once() -> None:
     form = fit_normal_form(B, D)
     assert form.residual.shape == (3,)
     np.testing.assert_allclose(form.eps[2], fit_normal_form(B[2], D[2]).eps)
-    np.testing.assert_allclose(fit_normal_form(*form.matrices()).residual, 0, atol=1e-15)
+    fitted = compose(form.a, form.c, form.beta, form.delta, form.eps)
+    np.testing.assert_allclose(fit_normal_form(*fitted).residual, 0, atol=1e-15)
     assert fit_normal_form(np.zeros((4, 4)), np.zeros((4, 4))).residual == 0
     with pytest.raises(ValueError, match="at least 3 tokens"):
         fit_normal_form(np.zeros((2, 2)), np.zeros((2, 2)))
@@ -235,17 +240,17 @@ def test_gap_of_a_form_at_each_token(v: int) -> None:
             (top,) = set(np.delete(f, tokens))
             assert top - f[tokens[-1]] == eps[tokens[-1]] + delta[tokens[-1]] / s
             assert all(top - f[u] == delta[u] / s for u in tokens[:-1])
-        assert fit_normal_form(B, D).gap(s) == theory.worst_gap(B, D, s)
+        assert worst_gap(B, D, s) == min([*(eps + delta / s), *(delta / s if s > 1 else [])])
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
 
 
 def test_all_checks_hold_and_are_printed() -> None:
-    found = theory.check_all(5)
+    found = checks.check_all(5)
     assert [check.statement for check in found if not check.holds] == []
     console = Console(file=io.StringIO(), width=200)
-    print_checks([*found, theory.Check("a [false] one", "by hand", "2 = 3", holds=False)], console)
+    print_checks([*found, checks.Check("a [false] one", "by hand", "2 = 3", holds=False)], console)
     text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     assert text.count(" yes ") == len(found)
     assert " NO " in text
@@ -261,11 +266,11 @@ def test_a_wrong_theory_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("v", [3, 10])
 def test_v_out_of_range(v: int) -> None:
     with pytest.raises(ValueError, match=r"checked for v = 4\.\.9"):
-        theory.check_all(v)
+        checks.check_all(v)
 
 
 def test_the_hard_coded_model_is_a_model_like_any_other():
-    model = theory.hard_coded_model(9)
+    model = examples.hard_coded_model(9)
     p = model([[4], [0, 8, 3]])
     assert np.isclose(p[0, 4], np.exp(-10) / (8 + np.exp(-10)), rtol=1e-4)
     tvd = []

@@ -1,4 +1,4 @@
-"""Theorem (c), printed and corrected, and the closed form of resharpening."""
+"""Theorem (c), printed and corrected, and the closed form of examples."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from worst_states import worst_gap, worst_spread
 
-from resharpen.analysis import theory
-from resharpen.analysis.theory import checks, examples, resharpening, theorem
-from resharpen.analysis.theory.normal_form import compose
-from resharpen.analysis.theory.precision import states
-from resharpen.analysis.theory.rational import certified_minimum, fractions, is_descending_ray
+from resharpen.analysis.theory import checks, examples, theorem
+from resharpen.analysis.theory.normal_form import compose, enumerated_precision, states
+from resharpen.analysis.theory.theorem import certified_minimum, fractions, is_descending_ray
 
 SMALL = range(4, 7)
 
@@ -66,7 +65,7 @@ def test_corrected_hypothesis_gives_exactly_2_over_s(v: int) -> None:
             assert optimum is not None
             assert optimum.value == 2
             B, D = np.array(optimum.x, dtype=object).reshape(2, v, v)
-            assert theory.enumerated_precision(B, D, s) == (Fraction(2, s), 0)
+            assert enumerated_precision(B, D, s) == (Fraction(2, s), 0)
 
 
 @settings(max_examples=25, deadline=None)
@@ -74,10 +73,10 @@ def test_corrected_hypothesis_gives_exactly_2_over_s(v: int) -> None:
 def test_corrected_theorem_beyond(v: int, seed: int) -> None:
     a, c, beta, delta, eps = checks.random_form(v, seed)
     B, D = compose(a, c, beta, delta, abs(eps))
-    C = min(theory.worst_gap(B, D, 1), theory.worst_gap(B, D, 2))
+    C = min(worst_gap(B, D, 1), worst_gap(B, D, 2))
     for s in range(1, v):
-        assert theory.worst_gap(B, D, s) >= 2 * C / s
-        assert theory.worst_spread(B, D, s) == 0
+        assert worst_gap(B, D, s) >= 2 * C / s
+        assert worst_spread(B, D, s) == 0
 
 
 @pytest.mark.parametrize("v", SMALL)
@@ -85,9 +84,9 @@ def test_without_the_condition_the_gap_falls_without_bound_from_length_3(v: int)
     assert [theorem.falls_without_bound(v, s) for s in range(1, v)] == [False, False, *[True] * (v - 3)]
     for far in (10, 1000):
         B, D = compose(*(fractions(np.full(v, x)) for x in (0, 0, 0, 2 + 2 * far, -far)))
-        assert theory.worst_gap(B, D, 1) >= 1
-        assert theory.worst_gap(B, D, 2) == 1
-        assert theory.worst_gap(B, D, 3) == -far + Fraction(2 + 2 * far, 3)
+        assert worst_gap(B, D, 1) >= 1
+        assert worst_gap(B, D, 2) == 1
+        assert worst_gap(B, D, 3) == -far + Fraction(2 + 2 * far, 3)
 
 
 @pytest.mark.parametrize(("bound", "s", "expected"), [(2, 3, 2), (3, 3, 1), (3, 4, 0), (3, 5, -1), (5, 4, -4)])
@@ -123,7 +122,7 @@ def test_corners_of_the_simplex(v: int) -> None:
 @pytest.mark.parametrize("v", range(3, 8))
 def test_closed_form_of_resharpening_is_exact(v: int) -> None:
     for s in range(1, v):
-        assert resharpening.squared_gaps(v, s) == {(Fraction(v, (v - 1) * s) ** 2, Fraction(v * v, s * (v - s)))}
+        assert examples.squared_gaps(v, s) == {(Fraction(v, (v - 1) * s) ** 2, Fraction(v * v, s * (v - s)))}
         assert Fraction(v * v, s * (v - s)) >= 4
 
 
@@ -131,21 +130,21 @@ def test_closed_form_of_resharpening_is_exact(v: int) -> None:
 def test_norm_after_the_sum_is_exact(v: int) -> None:
     for s, residual in ((s, r) for s in range(2, v) for r in (1, 3)):
         normed = Fraction(v * v, s * (residual**2 * s * (v - 1) + (2 * residual + 1) * (v - s)))
-        assert {pair[1] for pair in resharpening.squared_gaps(v, s, residual)} == {normed}
-        np.testing.assert_allclose(resharpening.gap_after_sum(v, s, residual=residual) ** 2, float(normed))
+        assert {pair[1] for pair in examples.squared_gaps(v, s, residual)} == {normed}
+        np.testing.assert_allclose(examples.gap_after_sum(v, s, residual=residual) ** 2, float(normed))
 
 
 @pytest.mark.parametrize("v", [4, 5, 6, 9])
 @pytest.mark.parametrize(("kappa", "residual"), [(1.0, 1.0), (3.0, 0.25)])
 def test_resharpening_in_the_package_with_the_residual(v: int, kappa: float, residual: float) -> None:
     s = np.arange(1, v)
-    bonus = np.where(s == 1, resharpening.last_token_bonus(v, kappa, residual), 0)
+    bonus = np.where(s == 1, residual * kappa * v / (v - 1), 0)
     plain = checks.simplex_gaps(v, "none", kappa, residual)
-    np.testing.assert_allclose(plain, theory.plain_gap(v, s, kappa) + bonus, atol=1e-12)
+    np.testing.assert_allclose(plain, examples.plain_gap(v, s, kappa) + bonus, atol=1e-12)
     out = checks.simplex_gaps(v, "out", kappa, residual)
-    np.testing.assert_allclose(out, theory.resharpened_gap(v, s, kappa) + bonus, atol=1e-12)
+    np.testing.assert_allclose(out, examples.resharpened_gap(v, s, kappa) + bonus, atol=1e-12)
     assert (out >= 2 * kappa - 1e-12).all()
-    post = resharpening.gap_after_sum(v, s, kappa, residual) * np.where(s == 1, 1 + residual, 1)
+    post = examples.gap_after_sum(v, s, kappa, residual) * np.where(s == 1, 1 + residual, 1)
     np.testing.assert_allclose(checks.simplex_gaps(v, "post", kappa, residual), post, atol=1e-12)
 
 
@@ -157,5 +156,5 @@ def test_resharpened_gap_never_falls_below_2_kappa(v: int, share: float, kappa: 
     normed = subset / np.sqrt((subset**2).mean())
     logits = -kappa * examples.corners(v) @ normed
     found = logits[s:].min() - logits[:s].max()
-    np.testing.assert_allclose(found, theory.resharpened_gap(v, s, kappa), rtol=1e-8)
+    np.testing.assert_allclose(found, examples.resharpened_gap(v, s, kappa), rtol=1e-8)
     assert found >= 2 * kappa * (1 - 1e-9)

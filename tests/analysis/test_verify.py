@@ -97,7 +97,7 @@ def test_other_draws_are_compared_as_distributions(tiny, reference, tmp_path):
     run = rs.run(replace(tiny, seed=1, models=32), tmp_path / "run", workers=1)
     assert not differing(verify(run, reference))
     doctored(reference, "models", score_train=pl.col("score_train") + 0.3)
-    assert set(differing(verify(run, reference))) == {"distributions of scores of draws that the reference has not"}
+    assert set(differing(verify(run, reference))) == {"distributions of scores of draws not in the reference"}
 
 
 def test_hyperparameters_that_were_changed_are_named(tiny, reference, tmp_path):

@@ -34,7 +34,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(small_disk, whole, spec, wo
         main(["run", "fig1", "--out", str(out), "--workers", workers])
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "No space left on device; what is done is kept. Continue with: resharpen run" in error
+    assert "No space left on device; finished work is kept. Continue with: resharpen run" in error
     before = {path: path.stat().st_mtime_ns for path in out.rglob("manifest.json")}
     assert not list(out.rglob("*.tmp"))
     with pytest.raises(SystemExit, match="1"):  # full is full

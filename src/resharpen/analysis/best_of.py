@@ -1,6 +1,6 @@
-"""The expected best of k draws: what a search of k models reaches, and the fair comparison at any budget.
+"""The expected best of k draws: what a random search over k models reaches.
 
-Values are the better the higher. Shapes: N draws, K budgets, R reweightings.
+Higher values are better. Shapes: N draws, K budgets, R reweightings.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import numpy as np
 from resharpen.analysis.statistics import TAIL, Floats, Interval, Sample, reweightings
 
 REWEIGHTINGS = 1000
-"""25 of them lie beyond each end of a band."""
+"""25 of them are beyond each end of a band."""
 SHARE = 4
-"""Draws for every one of the largest budget: beyond that the estimate depends on the few best, and bands get wide."""
+"""Draws per model of the largest budget: with fewer the estimate depends on a few draws, and bands are wide."""
 
 
 def budgets(draws: int) -> list[int]:
-    """k = 1 .. draws / 4, about even steps of a logarithm.
+    """k = 1 .. draws / 4, in about even steps on a logarithmic scale.
 
     >>> budgets(64)
     [1, 2, 3, 4, 6, 8, 11, 16]
@@ -28,37 +28,35 @@ def budgets(draws: int) -> list[int]:
 
 
 def order_weights(n: int, budgets_K: Sequence[int]) -> Floats:
-    """The probability that x_(i) is the best of k drawn from n without replacement, C(i-1, k-1) / C(n, k), [K, N]; so
-    that their sum with the values is an unbiased estimate of the expected best of k independent draws.
+    """The probability that x_(i) is the best of k drawn from n without replacement, C(i-1, k-1) / C(n, k), [K, N]. The
+    sum of the values with these weights is an unbiased estimate of the expected best of k independent draws.
 
     >>> order_weights(4, [1, 2]).round(3).tolist()
     [[0.25, 0.25, 0.25, 0.25], [0.0, 0.167, 0.333, 0.5]]
     """
     k_K, i = np.array(budgets_K)[:, None], np.arange(n, 1, -1)
-    ratio_KxN = np.clip((i - k_K) / (i - 1), 0.0, None)  # of a weight to the next higher one
+    ratio_KxN = np.clip((i - k_K) / (i - 1), 0.0, None)  # of a weight to that of the next larger value
     return (k_K / n * np.cumprod(np.insert(ratio_KxN, 0, 1.0, axis=1), axis=1))[:, ::-1]
 
 
 def best_of(sample: Sample, worst: float, best: float, budgets_K: Sequence[int]) -> list[Interval]:
-    """The expected best of k draws, for each k, with a band that covers at least 95% at each k. It is not tested
-    against a threshold, so its p is 1.
+    """The expected best of k draws, for each k, with a band that covers at least 95% at each k; no threshold, so p = 1.
 
     The draws are reweighted together with one unseen draw (Dirichlet weights). The upper end is the 97.5% quantile of
-    the reweighted values where the unseen draw is as good as the metric allows, the lower end the 2.5% quantile where
-    it is as bad. A bootstrap without it fails at large k: where 2% of models are much better than all others, half of
-    all samples of 32 draws have none of them, and no resample can show what is missing. An infinite `best` or `worst`
-    leaves that end open.
+    the reweighted values with the unseen draw at `best`, the lower end the 2.5% quantile with it at `worst`; if that is
+    infinite, so is the end. A bootstrap without an unseen draw fails at large k: if 2% of models are much better than
+    all others, half of all samples of 32 draws have none of them.
 
-    For two possible scores the band is the interval of Clopper and Pearson, which is exact; for k = 1 it is the bound
-    on a mean of Gaffke (2005). For other scores we know of no proof, only of simulations: with 32, 48 and 64 draws
-    resampled from the scores of every setting, placement and kind of weights of figure 1 on new lengths (112 cells of
-    two references), it covers 98% on average and 95% at the worst cell and k of `budgets`. It is conservative: at
-    k = n/4 it is 1.5 to 1.8 times as wide on average as a bootstrap, which covers 50 to 70% there in the worst cells.
+    For two possible scores the band is the exact interval of Clopper and Pearson; for k = 1 it is the bound on a mean
+    of Gaffke (2005). Otherwise coverage is known from simulations only: with 32, 48 and 64 draws resampled from the
+    scores of figure 1 on new lengths (112 cells of two references) it is 98% on average, and 95% in the worst cell and
+    k of `budgets`. At k = n/4 the band is 1.5 to 1.8 times as wide on average as a bootstrap's, which covers 50 to 70%
+    in the worst cells.
     """
     n, sorted_N = len(sample.values_N), np.sort(sample.values_N)
     drawn_RxN, unseen_R = (weights[:REWEIGHTINGS] for weights in reweightings(n, sample.effective, 0, unseen=1.0))
-    # The share of models up to each draw if the unseen one is the best, and before each draw if it is the worst. All
-    # draws have the same distribution of weights, which therefore need not be sorted with the values.
+    # The share of models up to each draw if the unseen one is the best, and before each draw if it is the worst. The
+    # weights of all draws have the same distribution, so they need not be sorted with the values.
     to_RxN = np.cumsum(drawn_RxN, axis=1).clip(0.0, 1.0)
     before_RxN = (np.cumsum(drawn_RxN, axis=1) - drawn_RxN + unseen_R[:, None]).clip(0.0, 1.0)
     up_N = np.diff(sorted_N, append=max(best, sorted_N[-1]))

@@ -1,4 +1,4 @@
-"""Inside trained minimal transformers: what the logits are made of, for many models at once, in double.
+"""Circuits of trained minimal transformers: what the logits are made of, for many models at once, in float64.
 
 A minimal transformer has no positions, so a prefix is a state (last token t, set S), and
 
@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import entr, softmax
 
-from resharpen.analysis.theory import fit_normal_form, merged_pairs, plain_gap, resharpened_gap
-from resharpen.analysis.theory.precision import state_gaps
+from resharpen.analysis.theory.examples import plain_gap, resharpened_gap
+from resharpen.analysis.theory.normal_form import fit_normal_form, merged_pairs, state_gaps
 from resharpen.metrics import total_variation
 from resharpen.models import Minimal
 from resharpen.parts import Parts
@@ -42,17 +43,17 @@ Weights = Mapping[str, NDArray]
 IN_FORM = 0.1
 """A model is in normal form if the relative residual of the fit is below this."""
 MODELS_AT_ONCE = 16
-"""Activations of one length then stay near the core's cache, and memory stays small."""
+"""So few that the activations of one length stay in cache."""
 SAMPLED_SEQUENCES = 256
-"""Where states are sampled, not enumerated, this many sequences give means good to a few per cent in seconds."""
+"""Where states are sampled, not enumerated: enough for means good to a few percent, in seconds."""
 
 
 @dataclass(frozen=True, eq=False)
 class Circuit:
-    """Models and what of them depends on one token, or on a pair of tokens, whatever the prefix."""
+    """Models, and the tables that depend on one token or a pair of tokens, not on the prefix."""
 
     theta: Mapping[str, Tensor]
-    """Weights in double, with a model axis."""
+    """Weights in float64, with a model axis."""
     parts: Parts
     hyper: Mapping[str, Array]
     """Hyperparameters by name, [M] each."""
@@ -73,15 +74,7 @@ class Circuit:
 
     def shares(self) -> Array:
         """The rows of attention over all v tokens, each summing to 1, [M, V, V]."""
-        rows = np.exp(self.attention_MxVxV - self.attention_MxVxV.max(-1, keepdims=True))
-        return rows / rows.sum(-1, keepdims=True)
-
-    def models(self, chosen: slice) -> Circuit:
-        """Some of the models."""
-        theta = {name: w[chosen] for name, w in self.theta.items()}
-        hyper = {name: x[chosen] for name, x in self.hyper.items()}
-        arrays = (self.x_MxVxD, self.y_MxVxD, self.attention_MxVxV)
-        return Circuit(theta, self.parts, hyper, *(array[chosen] for array in arrays))
+        return softmax(self.attention_MxVxV, axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,21 +95,19 @@ class Trace:
 
 
 def is_inspectable(parts: Parts) -> bool:
-    """B and D are those of RMSNorms around attention, and of attention that sees a set and ends in W_O, as declared."""
+    """Whether B and D describe such models: RMSNorms around attention, attention that sees a set and ends in W_O."""
     plain = not (parts.attention.orders or parts.attention.output or parts.placement.heads_out)
     return parts.norm is rms and parts.positions.on == "nothing" and plain
 
 
 def circuit(weights: Weights, parts: Parts, hyper: Mapping[str, NDArray]) -> Circuit:
-    """The per-token tables of minimal transformers; weights have a model axis, or none for a single model. `hyper` are
-    the hyperparameters that the parts go by, with a model axis or one number for all."""
+    """The per-token tables of minimal transformers; weights and hyperparameters have a model axis."""
     import torch
 
     assert is_inspectable(parts)
-    single = weights["E"].ndim == 2
-    theta = {name: torch.tensor(w[None] if single else w, dtype=torch.float64) for name, w in weights.items()}
-    models, v, _ = theta["E"].shape
-    hyper = {name: np.broadcast_to(np.asarray(x, dtype=np.float64), models).copy() for name, x in hyper.items()}
+    theta = {name: torch.tensor(w, dtype=torch.float64) for name, w in weights.items()}
+    hyper = {name: x.astype(np.float64) for name, x in hyper.items()}
+    v = theta["E"].shape[1]
     _, record = _forward(theta, parts, hyper, np.arange(v), np.ones((v, v), bool))
     x = record["embedding_out"][1] if "embedding_out" in record else theta["E"]
     h = record["block_in"][1] if "block_in" in record else x
@@ -127,7 +118,7 @@ def circuit(weights: Weights, parts: Parts, hyper: Mapping[str, NDArray]) -> Cir
 def _forward(
     theta: Mapping[str, Tensor], parts: Parts, hyper: Mapping[str, Array], last_P: NDArray, present_PxV: NDArray
 ) -> tuple[Tensor, dict[str, Any]]:
-    """The model's own logits of states, and what it recorded on the way."""
+    """The model's own logits at states, and the intermediate values it recorded."""
     import torch
 
     _, v, d = theta["E"].shape
@@ -139,20 +130,16 @@ def _forward(
         return model.logits_of_sets(theta, *states, parts, numbers, record), record
 
 
-def _scale(x_MxPxD: Array, epsilon_M: Array) -> Array:
-    """The data-dependent factor of RMSNorm, (mean(x^2) + epsilon)^(-1/2), [M, P, 1]."""
-    return ((x_MxPxD**2).mean(-1, keepdims=True) + epsilon_M[:, None, None]) ** -0.5
-
-
 def trace(circuit: Circuit, last_P: NDArray[np.int64], present_PxV: NDArray[np.bool_]) -> Trace:
     """Forward pass over states given as last token and set."""
     logits, record = _forward(circuit.theta, circuit.parts, circuit.hyper, last_P, present_PxV)
     before = record["update"].numpy()
-    after, scale_B, scale_D = before, np.ones((*before.shape[:2], 1)), np.ones((*before.shape[:2], 1))
-    read = before
+    epsilon = circuit.hyper["rms_epsilon"][:, None, None]
+    after, read = before, before
+    scale_B, scale_D = np.ones((2, *before.shape[:2], 1))
     for site in SITES[SITES.index("block_out") :]:  # the norms that attention's output goes through
         if site in record:
-            scale = _scale(record[site][0].numpy(), circuit.hyper["rms_epsilon"])
+            scale = ((record[site][0].numpy() ** 2).mean(-1, keepdims=True) + epsilon) ** -0.5  # as RMSNorm scales
             read, scale_D = read * scale * circuit.gain(site), scale_D * scale
             if site == "block_out":
                 after = record[site][1].numpy()
@@ -162,14 +149,8 @@ def trace(circuit: Circuit, last_P: NDArray[np.int64], present_PxV: NDArray[np.b
     return Trace(a_MxPxV, before, after, read, scale_B[..., 0], scale_D[..., 0], logits.numpy())
 
 
-def circuit_table(
-    weights: Weights,
-    parts: Parts,
-    hyper: Mapping[str, NDArray],
-    task: SetComplement,
-    validation: ValidationSet | None = None,
-) -> Table:
-    """All that is measured inside trained models, as arrays with the model axis first; non-finite where weights are.
+def circuit_table(weights: Weights, parts: Parts, hyper: Mapping[str, NDArray], task: SetComplement) -> Table:
+    """All circuit measurements, as arrays with the model axis first; not finite where the weights are not.
 
         B, D                     the matrices above                                                         [M, V, V]
         attention_logits, A      the table a'/sqrt(d_k) and its exponential                                 [M, V, V]
@@ -178,7 +159,7 @@ def circuit_table(
         delta, eps               the fitted normal form                                                     [M, V]
         residual, in_form        its relative Frobenius residual, and whether that is below 0.1             [M]
         gauged_residual          the residual relative to the part of (B, D) that matters                   [M]
-        merged                   how many pairs of tokens attention does not tell apart                     [M]
+        merged                   number of pairs of tokens that attention does not tell apart               [M]
         scaled_residual          the residual of (scale_B B, scale_D D), the scales averaged over lengths   [M]
         entropy                  of the attention weights, in nats; log s if constant                       [M, S]
         amplitude_before, _after root mean square over coordinates of the attention output, around its norm [M, S]
@@ -189,54 +170,47 @@ def circuit_table(
         gap_plain                kappa v / ((v-1) s): dispersion, the scale staying as it is at length 1    [M, S]
         gap_resharpened          kappa v / sqrt(s (v-s)): the closed form                                   [M, S]
         tvd                      mean over the states of a length                                           [M, S]
-        lengths, states          1 .. v-1, and how many states were visited                                 [S]
+        lengths, states          1 .. v-1, and the number of states visited                                 [S]
 
-    The scaled residual weighs B and D as the logits do: where a norm follows W_O, D itself may be tiny and B free to be
-    anything, to no effect.
+    The scaled residual weighs B and D as the logits do: where a norm follows W_O, D may be tiny and B arbitrary without
+    any effect on the output.
 
     Both kappas are read off the weights, not fitted to the gaps: they make the closed form equal to mean(delta) times
     scale_D at length 1. Every state is visited where the task enumerates them (v <= 9), else part of its report set.
     """
-    validation = validation or _default_states(task)
+    states = task.validation(seed=0, use="report")
+    if task.v > ENUMERATED_UP_TO:
+        states = ValidationSet(states.inputs_NxL[:SAMPLED_SEQUENCES], states.scored_NxL[:SAMPLED_SEQUENCES])
+    lengths, counts = np.unique(states.length_P, return_counts=True)
+    pieces = []
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # a diverged model is NaN, its neighbors not
-        whole = circuit(weights, parts, hyper)
-        table = _static_part(whole)
-        n_models = len(whole.x_MxVxD)
-        pieces = [
-            _by_length(whole.models(slice(m, m + MODELS_AT_ONCE)), task, validation)
-            for m in range(0, n_models, MODELS_AT_ONCE)
-        ]
-        table |= {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-        lengths, states = np.unique(validation.length_P, return_counts=True)
-        table |= _theory_part(table, task.v, lengths)
-    return table | {"lengths": lengths, "states": states}
-
-
-def _default_states(task: SetComplement) -> ValidationSet:
-    every = task.validation(seed=0, use="report")
-    if task.v <= ENUMERATED_UP_TO:
-        return every
-    return ValidationSet(every.inputs_NxL[:SAMPLED_SEQUENCES], every.scored_NxL[:SAMPLED_SEQUENCES])
+        for m in range(0, len(weights["E"]), MODELS_AT_ONCE):
+            some, numbers = (
+                {name: x[m : m + MODELS_AT_ONCE] for name, x in arrays.items()} for arrays in (weights, hyper)
+            )
+            models = circuit(some, parts, numbers)
+            table = _static_part(models) | _by_length(models, task, states)
+            pieces.append(table | _theory_part(table, task.v, lengths))
+    table = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    return table | {"lengths": lengths, "states": counts}
 
 
 def _static_part(circuit: Circuit) -> Table:
     B, D = circuit.matrices()
     form = fit_normal_form(B, D)
-    e, rows = circuit.attention_MxVxV, circuit.shares()
-    distance = total_variation(rows, np.full_like(rows, 1 / rows.shape[-1])).mean(-1)
-    # NaN <= anything is false, so a model without finite weights is not in form.
+    rows = circuit.shares()
     return {
         "B": B,
         "D": D,
-        "attention_logits": e,
-        "A": np.exp(e),
+        "attention_logits": circuit.attention_MxVxV,
+        "A": np.exp(circuit.attention_MxVxV),
         "A_normalized": rows,
-        "attention_distance": distance,
+        "attention_distance": total_variation(rows, np.full_like(rows, 1 / rows.shape[-1])).mean(-1),
         "delta": form.delta,
         "eps": form.eps,
         "residual": form.residual,
         "gauged_residual": form.gauged_residual,
-        "in_form": form.residual < IN_FORM,
+        "in_form": form.residual < IN_FORM,  # NaN compares as false: a diverged model is not in form
         "merged": merged_pairs(D),
     }
 
@@ -248,26 +222,20 @@ def _by_length(circuit: Circuit, task: SetComplement, validation: ValidationSet)
     columns = []
     for length in np.unique(validation.length_P):
         here = validation.length_P == length
-        columns.append(_measure(trace(circuit, last_P[here], p_star_PxV[here] == 0), p_star_PxV[here]))
+        at = trace(circuit, last_P[here], p_star_PxV[here] == 0)
+        gap_MxP = state_gaps(at.logits_MxPxV, p_star_PxV[here] == 0)
+        per_state = {
+            "entropy": entr(at.attention_MxPxV).sum(-1),
+            "amplitude_before": _rms(at.before_MxPxD),
+            "amplitude_after": _rms(at.after_MxPxD),
+            "amplitude_read": _rms(at.read_MxPxD),
+            "scale_B": at.scale_B_MxP,
+            "scale_D": at.scale_D_MxP,
+            "gap_mean": gap_MxP,
+            "tvd": total_variation(softmax(at.logits_MxPxV, axis=-1), p_star_PxV[here]),
+        }
+        columns.append({name: x.mean(-1) for name, x in per_state.items()} | {"gap_min": gap_MxP.min(-1)})
     return {name: np.stack([column[name] for column in columns], axis=1) for name in columns[0]}
-
-
-def _measure(trace: Trace, p_star_PxV: Array) -> dict[str, Array]:
-    a = trace.attention_MxPxV
-    p = np.exp(trace.logits_MxPxV - trace.logits_MxPxV.max(-1, keepdims=True))
-    p /= p.sum(-1, keepdims=True)
-    gap_MxP = state_gaps(trace.logits_MxPxV, p_star_PxV == 0)[0]
-    per_state = {
-        "entropy": -(a * np.log(np.where(a > 0, a, 1))).sum(-1),
-        "amplitude_before": _rms(trace.before_MxPxD),
-        "amplitude_after": _rms(trace.after_MxPxD),
-        "amplitude_read": _rms(trace.read_MxPxD),
-        "scale_B": trace.scale_B_MxP,
-        "scale_D": trace.scale_D_MxP,
-        "gap_mean": gap_MxP,
-        "tvd": total_variation(p, p_star_PxV),
-    }
-    return {name: values.mean(-1) for name, values in per_state.items()} | {"gap_min": gap_MxP.min(-1)}
 
 
 def _rms(x: Array) -> Array:
@@ -276,12 +244,11 @@ def _rms(x: Array) -> Array:
 
 def _theory_part(table: Table, v: int, lengths: NDArray[np.int64]) -> Table:
     C_M = table["gap_min"][:, :2].min(-1)
-    bound = 2 * np.where(C_M > 0, C_M, np.nan)[:, None] / lengths
     r_B, r_D = (table[key].mean(-1)[:, None, None] for key in ("scale_B", "scale_D"))
     first_M = (table["delta"].mean(-1) * table["scale_D"][:, 0])[:, None]
     return {
         "scaled_residual": fit_normal_form(r_B * table["B"], r_D * table["D"]).residual,
-        "gap_bound": bound,
+        "gap_bound": 2 * np.where(C_M > 0, C_M, np.nan)[:, None] / lengths,
         "gap_plain": plain_gap(v, lengths, first_M * (v - 1) / v),
         "gap_resharpened": resharpened_gap(v, lengths, first_M * np.sqrt(v - 1) / v),
     }

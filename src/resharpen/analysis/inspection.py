@@ -1,54 +1,56 @@
-"""Circuits of the models of a run: the kept weights of every model, measured, beside its hyperparameters."""
+"""Inside the models of a run: circuits of minimal transformers, attention maps of full ones.
+
+Shapes: M models; A layers, H heads, L tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import entr
 
 from resharpen import streams
 from resharpen.analysis.circuits import IN_FORM, Table, circuit_table, is_inspectable
 from resharpen.analysis.scores import scores, task_of
-from resharpen.errors import UserError
+from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.store import Run
-from resharpen.experiments.keeping.stored import find_shard
+from resharpen.experiments.keeping.stored import StoredModel, find_shard
 from resharpen.experiments.specs.spec import Setting
-from resharpen.models import Minimal
+from resharpen.models import Minimal, Transformer
 from resharpen.models.sets import are_enough
 from resharpen.parts import Parts
 from resharpen.state import Weights, arrays_of
-from resharpen.tasks import SetComplement
+from resharpen.tasks import Language, SetComplement
 
 if TYPE_CHECKING:
     import polars as pl
 
-CIRCUITS = "circuits are those of minimal transformers with RMSNorm, no positions and attention that sees a set"
+CIRCUITS = "circuits need a minimal transformer with RMSNorm, no positions and attention that sees a set"
 
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
-    """One setting of a run, opened: by variant, the circuit table and the rows of `models` in the same order."""
+    """The circuits of a setting: by variant, the circuit table, and the rows of `models` in the same order."""
 
     setting: Setting
     tables: dict[str, Table]
     models: dict[str, pl.DataFrame]
 
     def find(self, model_id: str) -> tuple[Table, int]:
-        """Where a model is: its variant's table and its row there."""
+        """The table of a model's variant, and the row of the model in it."""
         variant = model_id.split("/")[1]
         if variant not in self.tables:
             raise UserError(f"{model_id}: {CIRCUITS}")
         return self.tables[variant], self.models[variant]["model"].to_list().index(model_id)
 
     def summary(self) -> pl.DataFrame:
-        """By variant: how many models are in normal form, how far attention is from constant, how many take two tokens
-        for one another, and what goes with it.
-
-        Correlations are Spearman's, over models that have weights; null where there are fewer than three.
-        """
+        """Per variant: shares of models in normal form and of models that merge two tokens, distance of attention from
+        constant, and correlations: Spearman's, over models with finite weights, null for fewer than three."""
         import polars as pl
 
         rows = []
@@ -56,21 +58,21 @@ class Inspection:
             sound = np.isfinite(table["residual"])
             tvd = table["tvd"][sound].mean(-1)
             decay = self.models[variant]["weight_decay"].to_numpy()[sound]
-            distance = table["attention_distance"][sound]
+            distance, merged = table["attention_distance"][sound], table["merged"][sound] > 0
             rows.append(
                 {
                     "variant": variant,
                     "models": len(sound),
                     "without weights": int((~sound).sum()),
-                    "in form": _share(table["residual"][sound] < IN_FORM),
-                    "in form, norm scales included": _share(table["scaled_residual"][sound] < IN_FORM),
-                    "attention from constant (median)": _median(distance),
+                    "in form": pl.Series(table["residual"][sound] < IN_FORM).mean(),
+                    "in form, norm scales included": pl.Series(table["scaled_residual"][sound] < IN_FORM).mean(),
+                    "attention from constant (median)": pl.Series(distance).median(),
                     "its correlation with weight decay": _rank_correlation(distance, decay),
                     "correlation of residual and TVD": _rank_correlation(table["residual"][sound], tvd),
-                    "two tokens merged": _share(table["merged"][sound] > 0),
-                    "mean TVD, none merged (median)": _median(tvd[table["merged"][sound] == 0]),
-                    "mean TVD, some merged (median)": _median(tvd[table["merged"][sound] > 0]),
-                    "smallest mean TVD": float(tvd.min()) if len(tvd) else None,
+                    "two tokens merged": pl.Series(merged).mean(),
+                    "mean TVD, none merged (median)": pl.Series(tvd[~merged]).median(),
+                    "mean TVD, some merged (median)": pl.Series(tvd[merged]).median(),
+                    "smallest mean TVD": pl.Series(tvd).min(),
                 }
             )
         return pl.DataFrame(rows)
@@ -78,9 +80,8 @@ class Inspection:
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """The kept weights of every finished minimal transformer of one setting and variant."""
+    """The kept weights of all finished models of one setting and variant."""
 
-    setting: Setting
     variant: str
     theta: dict[str, np.ndarray]
     parts: Parts
@@ -91,50 +92,44 @@ class Opened:
 
 
 def opened(run: Run, settings: Iterable[Setting], weights: Weights = "train") -> Iterator[Opened]:
-    """One after the other all that can be opened, at the best checkpoints."""
+    """Every cell of these settings that has circuits, at the best checkpoints."""
     import polars as pl
+    import torch
 
     rows, done = run.table("models"), run.done()
     for setting, (name, variant) in product(settings, run.experiment.variants.items()):
         model = setting.model_of(variant)
         shards = [s for s in done if s.setting == setting and s.variant == name]
         parts = variant.parts(model)
-        # a class of the user's may be derived from Minimal and compute something else
+        # a user's class derived from Minimal may compute something else
         if not shards or type(model) is not Minimal or not is_inspectable(parts):
             continue
         ids = pl.DataFrame({"model": [model for shard in shards for model in shard.model_ids]})
         models = ids.join(rows, on="model", maintain_order="left")
         hyper = {row: models[row].to_numpy() for row in run.experiment.rows(variant)}
-        if not _sees_sets(model, parts, hyper):
+        some = {row: torch.tensor(x[: streams.GROUP], dtype=torch.float64) for row, x in hyper.items()}
+        if not are_enough(model, parts, some, model.vocabulary):  # tried: circuits hold for functions of sets only
             continue
         kept = [arrays_of(run.weights(shard), f"{weights}.best") for shard in shards]
         theta = {key: np.concatenate([arrays[key] for arrays in kept]) for key in kept[0]}
-        yield Opened(setting, name, theta, parts, models, hyper)
-
-
-def _sees_sets(model: Minimal, parts: Parts, hyper: dict[str, np.ndarray]) -> bool:
-    """Whether the models are what circuits take them for, functions of sets: tried with some of their numbers."""
-    import torch
-
-    some = {name: torch.tensor(x[: streams.GROUP], dtype=torch.float64) for name, x in hyper.items()}
-    return are_enough(model, parts, some, model.vocabulary)
+        yield Opened(name, theta, parts, models, hyper)
 
 
 def inspect(run: Run, setting: Setting, weights: Weights = "train") -> Inspection:
     """Measure every model of a setting at its best checkpoint."""
     if not isinstance(setting.task, SetComplement):
-        raise UserError(f"{setting.name}: circuits are those of minimal transformers on Set Complement")
+        raise UserError(f"{setting.name}: circuits need a minimal transformer on Set Complement")
     tables, models = {}, {}
     for of in opened(run, [setting], weights):
         models[of.variant] = of.models
         tables[of.variant] = circuit_table(of.theta, of.parts, of.hyper, setting.task)
     if not tables:
-        raise UserError(f"{run.directory} has none of {setting.name} that is finished: {CIRCUITS}")
+        raise UserError(f"{run.directory} has no finished model of {setting.name} to inspect: {CIRCUITS}")
     return Inspection(setting, tables, models)
 
 
 def choose_model(run: Run, model: str, weights: Weights) -> tuple[str, Setting]:
-    """The id and setting of a model: `best` has the best mean score over lengths it never saw, if there are any."""
+    """The id and setting of a model; `best` has the best mean score on new lengths, or on all if there are none."""
     if model == "best":
         ranked = (
             scores(run)
@@ -148,17 +143,45 @@ def choose_model(run: Run, model: str, weights: Weights) -> tuple[str, Setting]:
     return model, find_shard(run, model).setting
 
 
-def _share(which: np.ndarray) -> float | None:
-    return float(which.mean()) if len(which) else None
-
-
-def _median(values: np.ndarray) -> float | None:
-    return float(np.median(values)) if len(values) else None
-
-
 def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float | None:
     from scipy.stats import rankdata
 
     if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2 or np.isnan(y).any():
         return None
     return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
+
+
+def attention_of(model: StoredModel, tokens: Sequence[int]) -> NDArray[np.float64]:
+    """Attention weights after every prefix of a sequence, [A, H, L, L]; the row is the token that attends."""
+    import torch
+
+    if not isinstance(model.model, Transformer):
+        raise UserError(f"{model.id} is not a transformer: it has no layers of attention maps")
+    record = {}
+    with torch.no_grad():
+        model.module()(model.read(list(tokens)), record)
+    layers = [record[f"{block}weights"] for block in model.model.blocks if block.endswith("attention.")]
+    return np.stack([layer[0, 0].double().numpy() for layer in layers])
+
+
+def entropy_by_length(weights_AxHxLxL: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Entropy in nats of each row of attention, [A, H, L]; the log of the length for uniform attention."""
+    return entr(weights_AxHxLxL).sum(-1)
+
+
+def read_prefix(setting: Setting, text: str | None) -> list[int]:
+    """Tokens from names or numbers separated by commas; for None a sequence of the task, longer than in training."""
+    task, names = setting.task, list(setting.task.token_names)
+    if text is None:
+        if isinstance(task, Language):
+            return task.validation(0, "selection", sequences=2).inputs_NxL[0].tolist()
+        examples = task.examples(next(iter(task.validation(0, "selection").pieces(10**9))))
+        return examples.inputs[-1].tolist()
+    tokens = []
+    for word in (word.strip() for word in text.split(",")):
+        if word.isdecimal() and word not in names and int(word) < len(names):
+            word = names[int(word)]
+        if word not in names:
+            raise unknown("token", word, names)
+        tokens.append(names.index(word))
+    return tokens

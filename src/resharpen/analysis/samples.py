@@ -1,4 +1,4 @@
-"""Values of models by draw, so that variants pair up, and what claims and comparisons estimate from them."""
+"""Values of models by draw, so that variants can be paired, and estimates for claims and comparisons."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 Cells = dict[tuple[Any, ...], Sample]
-"""What a cell is, such as (setting, variant) -> its values by draw."""
+"""Key of a cell, such as (setting, variant) -> its values by draw."""
 BEST, MEDIAN = 0.1, 0.5
-"""Quantiles; the best of what should be high is 1 - BEST."""
+"""Quantiles; where more is better the best tenth is 1 - BEST."""
 
 
 def paired_only(rows: pl.DataFrame) -> pl.DataFrame:
@@ -33,7 +33,7 @@ def paired_only(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def correlation_within_groups(scores: pl.DataFrame, worst: float) -> Correlation:
-    """How alike the scores of draws are that see the same minibatches; one number for a run."""
+    """Correlation between scores of draws that see the same minibatches; one number per run."""
     settings = []
     for _, rows in paired_only(scores).group_by("setting", maintain_order=True):
         wide = rows.sort("draw").pivot(["variant", "weights"], index="draw", values="score").fill_null(worst)
@@ -42,8 +42,7 @@ def correlation_within_groups(scores: pl.DataFrame, worst: float) -> Correlation
 
 
 def by_draw(rows: pl.DataFrame, keys: Sequence[str], value: str, worst: float, worth: float) -> Cells:
-    """keys -> values sorted by draw, so that cells with the same draws pair up; each draw worth so many independent
-    ones."""
+    """keys -> values sorted by draw, so that cells with the same draws can be paired."""
     ordered = rows.with_columns(value=rows[value].fill_null(worst)).sort("draw")
     return {
         key: Sample(part["value"].to_numpy(), worth * len(part))
@@ -52,7 +51,7 @@ def by_draw(rows: pl.DataFrame, keys: Sequence[str], value: str, worst: float, w
 
 
 def paired_differences(cells: Cells, a: str, b: str) -> dict[str, Sample]:
-    """Variant a minus variant b, draw by draw, in every setting that has both; cells are (setting, variant)."""
+    """Variant a minus variant b, draw by draw, in every setting that has both; keys are (setting, variant)."""
     return {
         setting: cells[setting, a] - cells[setting, b]
         for setting, placement in sorted(cells)
@@ -61,11 +60,8 @@ def paired_differences(cells: Cells, a: str, b: str) -> dict[str, Sample]:
 
 
 def median_of(of_setting: Mapping[str, Sample]) -> Interval:
-    """The median of one setting's sample, with its interval; of several settings the mean of their medians.
-
-    Draw i is another draw in each of them, so there is nothing to pair across settings, and all count alike however
-    many draws each has.
-    """
+    """The median over one setting, or the mean of the medians of several. Draws of different settings are independent;
+    all settings have the same weight, however many draws each has."""
     if len(of_setting) == 1:
         (sample,) = of_setting.values()
         return quantile_interval(sample, MEDIAN, 0.0)

@@ -1,4 +1,4 @@
-"""One number per model: how well it does at the kept checkpoint, over all lengths and over those it never saw."""
+"""Scores: one number per model at the kept checkpoint, over all lengths and over new lengths."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ def task_of(run: RunOrReference) -> Task:
 
 
 def worst_values(run: RunOrReference) -> dict[str, float]:
-    """Metric -> what a model has that has no value, as the task says."""
+    """Metric -> the value of a model that has none, as declared by the task."""
     return {name: metric.worst for name, metric in task_of(run).metrics.items()}
 
 
 def not_recorded(run: RunOrReference) -> list[str]:
-    """Hyperparameters of which the run has no value: it is older than they are."""
+    """Hyperparameters that the run did not record, because it is older than they are."""
     experiment, models = run.experiment, run.table("models")
     drawn = {name: None for variant in set(models["variant"]) for name in experiment.rows(experiment.variants[variant])}
     return [name for name in drawn if models[name].is_null().all()]
 
 
 def scored_lengths(run: RunOrReference, selection: str = "best", lengths: pl.DataFrame | None = None) -> pl.DataFrame:
-    """The rows of `lengths` that count, with the columns of `models`: the one rule on values that are not there.
+    """The rows of `lengths` that count, with the columns of `models`. The one rule on missing values:
 
-    - A length at which there is nothing to score has a count of 0 and is left out.
+    - A length with nothing to score has a count of 0 and is left out.
     - A model without a value at any length diverged before its first checkpoint. Its values stay null: it has no score,
       is left out of densities, counted in captions, and ranked worst in statistics.
-    - A model that has values, but not at this length, has the worst one here.
+    - A model that has values, but not at this length, gets the worst one here.
 
-    `lengths` may be other rows than the run's own, rescored ones.
+    `lengths` replaces the run's own rows, for example by rescored ones.
     """
     import polars as pl
 
@@ -59,12 +59,9 @@ def scored_lengths(run: RunOrReference, selection: str = "best", lengths: pl.Dat
 def scores(
     run: RunOrReference, selection: str = "best", lengths: pl.DataFrame | None = None, metric: str | None = None
 ) -> pl.DataFrame:
-    """Per model and kind of weights: the mean of the task's metric, or of the given one, over all lengths, `score`, and
-    over those longer than trained, `score_new`; null where there are none, and for a model that diverged before its
-    first checkpoint.
-
-    What counts, and with which value, is said at `scored_lengths`. The other columns are those of the table `models`.
-    """
+    """Per model and kind of weights: the mean of a metric (default: the task's) over all lengths, `score`, and over new
+    lengths, `score_new`, with the columns of `models`. Null where there are none, and for a model that diverged before
+    its first checkpoint; see `scored_lengths`."""
     import polars as pl
 
     metric, known = metric or task_of(run).metric, task_of(run).metrics
@@ -84,5 +81,5 @@ def scores(
 
 
 def tidy_results(run: RunOrReference) -> pl.DataFrame:
-    """Every measured value of a run, one per row, with everything that is known about its model."""
+    """Every measured value of a run, one per row, with the columns of `models`."""
     return run.table("lengths").join(run.table("models"), on="model", maintain_order="left")

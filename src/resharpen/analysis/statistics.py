@@ -1,7 +1,7 @@
-"""Intervals of quantiles over draws, what the draws of a group have in common, and Holm's correction.
+"""Intervals of quantiles over draws, correlation of draws within groups, and Holm's correction.
 
-The unit is the draw. One quantile has an exact interval; sums of quantiles have one from reweighted draws. In both the
-interval leaves out a threshold if and only if its p-value is below 0.05.
+The unit is the draw. A quantile has an exact interval, a sum of quantiles one from reweighted draws. Both exclude a
+threshold if and only if its p-value is below 0.05.
 
 Shapes: N draws, S settings, C cells (models of one draw), G groups of draws, R reweightings.
 """
@@ -19,21 +19,19 @@ Floats = NDArray[np.float64]
 
 RESAMPLES = 2000
 TAIL = 0.025
-"""Left out on each side of a 95% interval."""
+"""The probability beyond each end of a 95% interval."""
 UNSEEN = 0.5
-"""How much of a draw that nobody saw is added to the draws where quantiles are summed."""
+"""Weight of the unseen draw in sums of quantiles."""
 BEYOND = 0.035
-"""How likely all draws may lie on one side of a quantile for sums of such quantiles to have an interval: 0.9^32."""
+"""A sum of quantiles has an interval if the probability that all draws are on one side is at most this: 0.9^32."""
 ONE_SIDED = 1.645
-"""Standard errors above zero from which the correlation within groups counts."""
+"""The correlation within groups counts from this many standard errors above zero."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A value per draw, and the number of independent draws that they are worth.
-
-    Samples of one setting can be subtracted, pair by pair: they share hyperparameters, initial weights and data.
-    """
+    """A value per draw, and the effective number of draws. Samples of one setting can be subtracted, draw by draw: they
+    share hyperparameters, initial weights and data."""
 
     values_N: Floats
     effective: float
@@ -48,12 +46,12 @@ class Interval:
     low: float
     high: float
     p: float
-    """Two-sided, of the threshold: below 0.05 if and only if low <= threshold <= high is false."""
+    """Two-sided, of the threshold: below 0.05 if and only if the threshold is outside the interval."""
 
 
 def quantile(values_N: Floats, q: float) -> float:
-    """The (N + 1) q-th of N ordered values, linear between neighbors: without bias for evenly spread draws. In a sum
-    over settings bias adds up, noise does not. Whatever is called a quantile over models is this one.
+    """The (N + 1) q-th of N ordered values, linear between neighbors; used for every quantile over models. It is
+    unbiased for uniform draws: in a sum over settings bias adds up, noise does not.
 
     >>> [quantile(np.arange(1.0, 10.0), q) for q in (0.1, 0.25, 0.5)]
     [1.0, 2.5, 5.0]
@@ -64,14 +62,13 @@ def quantile(values_N: Floats, q: float) -> float:
 def quantile_interval(sample: Sample, q: float, threshold: float) -> Interval:
     """[x_(r), x_(s)] of the sorted values: r the largest with P(B < r) < 0.025, s the smallest with P(B >= s) < 0.025.
 
-    B ~ Binomial(n, q) counts the draws below the q-quantile. Any x with P(X < x) <= q <= P(X <= x) is a q-quantile, so
-    that with ties P(X <= x) can only be larger and P(X < x) smaller than q: the interval covers at least 95% whatever
-    the distribution. The p-value of a threshold t is twice the smaller of P(B <= #{x_i <= t}) and P(B >= #{x_i < t}),
-    at most one: draws that equal t speak for neither side. It is below 0.05 exactly where the interval leaves t out.
+    B ~ Binomial(n, q) counts the draws below the q-quantile, any x with P(X < x) <= q <= P(X <= x): the interval covers
+    at least 95% whatever the distribution, ties included. The p-value of a threshold t is twice the smaller of
+    P(B <= #{x_i <= t}) and P(B >= #{x_i < t}), at most one.
 
-    Where no r (or s) exists the interval has no lower (upper) end, and no data give p < 0.05 there: 36 draws are needed
-    to bound the 10% quantile from below, 6 for the median. n effective draws out of N enter as the tails of
-    Binomial(n, q) at the counts times n / N, by way of the incomplete beta function (Korn and Graubard 1998).
+    Where no r (or s) exists the interval has no lower (upper) end: bounding the 10% quantile from below takes 36 draws,
+    the median 6. n effective draws out of N enter as the tails of Binomial(n, q) at the counts times n / N, by way of
+    the incomplete beta function (Korn and Graubard 1998).
     """
     sorted_N, (at_most, at_least) = np.sort(sample.values_N), binomial_tails(len(sample.values_N), sample.effective, q)
     r, beyond = int((at_most < TAIL).sum()), int((at_least < TAIL).sum())
@@ -100,18 +97,17 @@ def binomial_tails(n: int, effective: float, q: float) -> tuple[Floats, Floats]:
 def sum_interval(terms: Sequence[tuple[float, str, Sample]], q: float, threshold: float) -> Interval:
     """The sum of weight * q-quantile over terms of (weight, setting, sample), plus or minus t standard errors.
 
-    error^2 = sum over settings of the variance of the setting's part of the sum when its draws are reweighted, the same
-    for all its terms, since these are paired; settings share neither hyperparameters nor data. t is Student's,
-    with one degree of freedom less than the fewest effective draws of a setting.
+    error^2 = sum over settings of the variance of the setting's part of the sum when its draws are reweighted. All
+    terms of a setting get the same weights, since they are paired; settings share neither hyperparameters nor data. t
+    is Student's, with one degree of freedom less than the fewest effective draws of a setting.
 
-    A bootstrap sees only what was drawn, and a 10% quantile of 32 draws rests on a handful. If BEMA ruins one model in
-    seven, two samples in five show no such model among the best, every resample agrees, and a percentile interval of
-    the difference covers 65%. (BCa cannot mend it: its jackknife is inconsistent for quantiles.) So each reweighting
-    has half a draw that nobody saw, at one extreme for terms that add and at the other for terms that subtract.
+    A plain bootstrap fails because a 10% quantile of 32 draws depends on a handful: if BEMA ruins one model in seven,
+    two samples in five have no such model among the best, and a percentile interval of the difference covers 65%. (BCa
+    does not help: its jackknife is inconsistent for quantiles.) So each reweighting has half an unseen draw, at one
+    extreme for terms that add and at the other for terms that subtract.
 
-    What 95% intervals cover in simulations on scores like ours, from 32 to 320 draws: 94 to 99% for differences between
-    settings, 95 to 100% for paired differences and means of medians, most where draws are few and pairs close, so that
-    half a draw counts. It falls to about 90% where a quantile lies at the very edge of a point mass.
+    Coverage in simulations on scores like ours, from 32 to 320 draws: 94 to 99% for differences between settings, 95 to
+    100% for paired differences and means of medians; about 90% where a quantile is at the very edge of a point mass.
     """
     from scipy.special import stdtr, stdtrit
 
@@ -126,7 +122,7 @@ def sum_interval(terms: Sequence[tuple[float, str, Sample]], q: float, threshold
     for stream, (_, parts) in enumerate(sorted(of_setting.items(), key=lambda item: item[0])):
         weights = reweightings(len(parts[0][1].values_N), parts[0][1].effective, stream)
         variance += np.var(sum(weight * reweighted(part.values_N, q, *weights, weight > 0) for weight, part in parts))
-    # all draws may be equal, and then the sum is right but for rounding
+    # if all draws are equal, the only error is rounding
     rounding = np.finfo(float).eps * max(sum(abs(weight) * np.abs(s.values_N).max() for weight, _, s in terms), 1e-300)
     error = max(float(np.sqrt(variance)), rounding)
     p = 2 * float(stdtr(fewest - 1, -abs(estimate - threshold) / error))
@@ -135,9 +131,8 @@ def sum_interval(terms: Sequence[tuple[float, str, Sample]], q: float, threshold
 
 
 def reweightings(n: int, effective: float, stream: int, unseen: float = UNSEEN) -> tuple[Floats, Floats]:
-    """Dirichlet weights of n draws, [R, N], and of the unseen one, [R]; the same whenever asked, so that verdicts do
-    not flicker. A concentration of effective / n each lets a share p of the draws vary by about p (1 - p) / effective.
-    """
+    """Dirichlet weights of n draws, [R, N], and of the unseen one, [R]; deterministic, so that verdicts are stable.
+    With a concentration of effective / n each, a share p of the draws varies by about p (1 - p) / effective."""
     rng = np.random.default_rng(stream)
     drawn_RxN, unseen_R = rng.standard_gamma(effective / n, (RESAMPLES, n)), rng.standard_gamma(unseen, RESAMPLES)
     total_R = drawn_RxN.sum(1) + unseen_R
@@ -147,8 +142,8 @@ def reweightings(n: int, effective: float, stream: int, unseen: float = UNSEEN) 
 def reweighted(values_N: Floats, q: float, drawn_RxN: Floats, unseen_R: Floats, adds: bool) -> Floats:
     """The q-quantile under each reweighting, [R].
 
-    x_(i) stands at the weight before it and half of its own, and between such positions the quantile is linear. The
-    unseen draw is before all others in every second reweighting, in the other ones for a term that does not add.
+    x_(i) is at the weight before it plus half of its own; in between the quantile is linear. The unseen draw is before
+    all others in every second reweighting, and for a term that subtracts in the other ones.
     """
     order_N = np.argsort(values_N, kind="stable")
     sorted_N, own_RxN = values_N[order_N], drawn_RxN[:, order_N]
@@ -162,10 +157,10 @@ def reweighted(values_N: Floats, q: float, drawn_RxN: Floats, unseen_R: Floats, 
 
 
 def share_interval(gains: Sequence[Sample]) -> Interval:
-    """The share of gains above zero, ties half, over all draws, and its p-value of one half.
+    """The share of gains above zero over all draws, ties counted half, with the p-value of one half.
 
-    Clopper and Pearson's interval for w of n, with halves by way of the incomplete beta function: a tie varies less
-    than the toss that it stands for, and so do shares that differ between settings, so that it covers at least 95%.
+    Clopper and Pearson's interval, with halves by way of the incomplete beta function. Ties, and shares that differ
+    between settings, only reduce the variance: it covers at least 95%.
     """
     from scipy.special import betainc, betaincinv
 
@@ -179,12 +174,12 @@ def share_interval(gains: Sequence[Sample]) -> Interval:
 
 
 def most_below(intervals: Sequence[Interval], threshold: float) -> Interval:
-    """The share of C numbers that lie below the threshold that their p-values are about; its own threshold is one half.
+    """The share of C numbers that are below the threshold of their p-values; its own threshold is one half.
 
-    At least u of them do with p(u) = min over j >= u of (C - u + 1) / (j - u + 1) p_(j), where p_(1) <= ... <= p_(C)
-    are their one-sided p-values (Benjamini and Heller 2008 with Simes' inequality, which holds for independent and for
+    "At least u are below" has p(u) = min over j >= u of (C - u + 1) / (j - u + 1) p_(j), where p_(1) <= ... <= p_(C)
+    are the one-sided p-values (Benjamini and Heller 2008 with Simes' inequality, which holds for independent and for
     positively dependent numbers). The interval runs from the largest u with p(u) < 0.025 to C minus the same for "at
-    least u do not". It is conservative, as a share of numbers that may all be close to the threshold has to be.
+    least u are not". It is conservative.
     """
     below = np.array([interval.estimate < threshold for interval in intervals])
     half_p = np.array([interval.p / 2 for interval in intervals])
@@ -196,7 +191,7 @@ def most_below(intervals: Sequence[Interval], threshold: float) -> Interval:
 
 
 def at_least_p(p_values: Floats) -> Floats:
-    """p(u) for u = 1..C, which never falls: see `most_below`.
+    """p(u) of `most_below` for u = 1..C; it never falls.
 
     >>> at_least_p(np.array([0.5, 0.01, 0.02])).tolist()
     [0.03, 0.04, 0.5]
@@ -207,20 +202,19 @@ def at_least_p(p_values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Correlation:
-    """Of the scores of draws of one group, which see the same minibatches."""
+    """Correlation between scores of draws of one group, which see the same minibatches."""
 
     estimate: float
     error: float
-    """The standard error of the estimate if there is none."""
+    """The standard error of the estimate if there is no correlation."""
 
     def worth(self, group: int) -> float:
-        """How many independent draws a draw of a group of this size stands for: 1 / (1 + (group - 1) estimate) where
-        the estimate is significantly above zero, else 1."""
+        """Effective draws per draw: 1 / (1 + (group - 1) estimate) if that is significantly above zero, else 1."""
         return 1 / (1 + (group - 1) * self.estimate) if self.estimate > ONE_SIDED * self.error else 1.0
 
 
 UNKNOWN = Correlation(nan, nan)
-"""What a single group of draws shows."""
+"""For a single group of draws."""
 
 
 def intraclass_correlation(settings: Iterable[tuple[Floats, NDArray[np.int64]]]) -> Correlation:
@@ -231,8 +225,8 @@ def intraclass_correlation(settings: Iterable[tuple[Floats, NDArray[np.int64]]])
         ICC = (B - W) / (B + (n0 - 1) W)        B, W: mean squares between and within groups
         error^2 = 2 (N - 1) / ((N - G) (G - 1) n0^2)
 
-    The mean over the C cells of a setting, whose ranks correlate by r_cd, is as uncertain as that of C^2 / sum r_cd^2
-    independent cells. Cells in which all draws are equal are left out.
+    The C cells of a setting, whose ranks correlate by r_cd, count as C^2 / sum r_cd^2 independent ones. Cells in which
+    all draws are equal are left out.
     """
     from scipy.stats import rankdata
 

@@ -1,10 +1,8 @@
-"""What a gain and its interval say: helps, hurts, no difference within a margin, or undecided, and until when.
+"""Verdicts on gains, from the 95% interval and the margin, the smallest difference that matters:
 
-From the 95% interval of a gain, and a margin below which nobody would care:
-
-    no difference    the whole interval is within the margin, even if it leaves out zero
-    helps, hurts     zero is left out, after Holm's correction for all that is compared together
-    undecided        neither; `more` models per setting would decide it in four cases of five, if the gain is real
+no difference    the whole interval is within the margin, even if it excludes zero
+helps, hurts     the interval excludes zero, after Holm's correction over all comparisons shown together
+undecided        neither; `more` models per setting would decide it in four cases of five, if the gain is real
 """
 
 from __future__ import annotations
@@ -18,22 +16,19 @@ from resharpen.analysis.statistics import TAIL, Interval, holm
 from resharpen.streams import GROUP
 
 MARGIN = 0.02
-"""In the unit of the metric: of a TVD, an accuracy or an AUC a fiftieth of the way from the worst to perfect."""
+"""In the unit of the metric."""
 POWER = 0.8
 Verdict = Literal["helps", "hurts", "no difference", "undecided"]
 
 
 @dataclass(frozen=True)
 class Gain:
-    """A gain and what follows from it."""
-
     interval: Interval
     p: float
     """Of zero, after Holm's correction."""
     verdict: Verdict
     more: int | None
-    """About how many more models per setting would decide what is undecided; None where it is decided, or where there
-    are too few to tell."""
+    """Models per setting to add for a decision; None if it is decided, or if there are too few models to tell."""
 
     def said(self, margin: float) -> str:
         """In words, with the interval."""
@@ -45,7 +40,7 @@ class Gain:
 
 
 def judged(intervals: Sequence[Interval], models: Sequence[int], margin: float) -> list[Gain]:
-    """Verdicts on what is compared together, each over so many models per setting."""
+    """Verdicts on gains that are shown together; `models` per setting are behind each."""
     gains = []
     for interval, p, n in zip(intervals, holm([interval.p for interval in intervals]), models, strict=True):
         verdict = judge(interval, p, margin)
@@ -63,12 +58,12 @@ def judge(interval: Interval, p: float, margin: float) -> Verdict:
 
 
 def more_models(interval: Interval, margin: float, models: int, tests: int) -> int | None:
-    """How many more models a setting needs, to the next group of sixteen, if the gain g is what it seems.
+    """Models to add per setting, in whole groups of sixteen, if the true gain is the estimate g.
 
-    An interval of half-width h now has h sqrt(models / n) with n. To leave out zero with a probability of 0.8 it takes
-    n = models (h/z)^2 ((z' + 0.84) / |g|)^2, z = 1.96 and z' its like at the level 0.05 / tests; to lie within the
-    margin, where |g| is below it, the same with z for z' and margin - |g| for |g|, and 1.28 for 0.84 near zero, where
-    it has to clear both ends. The smaller of the two counts.
+    An interval of half-width h becomes h sqrt(models / n) with n models. To exclude zero with a probability of 0.8
+    takes n = models (h/z)^2 ((z' + 0.84) / |g|)^2, with z = 1.96 and z' the same at the level 0.05 / tests. To be
+    within the margin, if |g| is, takes the same with z for z' and margin - |g| for |g|, and near zero, where both ends
+    matter, 1.28 for 0.84. The smaller of the two counts.
     """
     from scipy.special import ndtri
 

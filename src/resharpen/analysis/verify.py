@@ -1,19 +1,16 @@
-"""Does a run agree with a reference? Model by model where both have the same draws, as distributions elsewhere.
+"""Compare a run with a reference: model by model where both have the same draws, as distributions elsewhere.
 
-Three questions, in this order:
+- **The same draws?** Hyperparameters of common models agree to twelve digits: streams are the same on every machine.
+- **The same values?** With the same kernel and the same kind of processor every value is equal bit for bit. Otherwise
+  rounding differs: scores of 64 models of Set Complement with and without AVX-512 and FMA were within 0.00003 after
+  20,000 steps; of 32 models of Maximum Retrieval half were within 0.005 after 50,000 steps, but one in ten was 0.04
+  away and one 0.3. The test per setting and variant: half of the models are within TYPICAL of the reference, and the
+  interval of the paired median difference reaches within SHIFT of zero. Fewer than six models have no interval, and
+  one that drifted may be half of them: if they are further than TYPICAL away, the result is unclear.
+- **The same distributions?** Scores of draws that are not in the reference are compared with all scores of the
+  reference by the two-sample Kolmogorov-Smirnov test, at LEVEL after Holm's correction.
 
-- **The same draws?** Hyperparameters of common models are equal to twelve digits: streams are the same everywhere.
-- **The same numbers?** Where the same kernel computed on the same kind of processor, every value is equal bit for bit.
-  Elsewhere rounding differs. After 20,000 steps of Set Complement the scores of 64 models built for processors with and
-  without AVX-512 and FMA lay within 0.00003 of each other, half of them within 0.00000001. Single models may drift: of
-  32 models of Maximum Retrieval trained by two builds for 50,000 steps half lay within 0.005, one in ten was 0.04 away,
-  one 0.3. What is asked of the scores of a setting and variant: half of the models within TYPICAL of the reference, and
-  no shift in one direction beyond SHIFT, by the exact interval of the paired median. Fewer than six models have no such
-  interval, and half of them may be one that drifted: where they are further than TYPICAL away, that is left open.
-- **The same distributions?** Of draws that the reference does not have, scores are compared with all of its own by the
-  two-sample Kolmogorov-Smirnov test, at LEVEL after Holm's correction.
-
-Cells that only one side trained with a kernel known to be faulty cannot agree: they are named instead of compared.
+Cells that only one side trained with a kernel known to be faulty cannot agree: they are listed instead of compared.
 """
 
 from __future__ import annotations
@@ -39,74 +36,74 @@ TYPICAL = 0.01
 SHIFT = 0.005
 LEVEL = 0.01
 CELL = ["setting", "variant", "weights"]
+Built = Mapping[str, str | None]
+"""Shard -> the build that trained it."""
 
 
 @dataclass(frozen=True)
 class Check:
     what: str
     compared: int
-    """Models, values or cells that were looked at; 0 where there was nothing to look at."""
-    differs: tuple[str, ...]
-    """What does not agree, by name; empty if all does."""
+    """Number of models, values or cells that were compared."""
+    differs: tuple[str, ...] = ()
+    """Names of what does not agree."""
     unclear: tuple[str, ...] = ()
-    """What is too little to tell."""
+    """Names of what has too few models to decide."""
     faulty: tuple[str, ...] = ()
-    """What a kernel with a known fault made."""
+    """What a kernel with a known fault computed."""
 
 
 def verify(run: Run, reference: Reference) -> list[Check]:
-    """The checks of a run against a reference; UserError if the two are not of one spec, or have nothing to compare."""
+    """The checks of a run against a reference; UserError if their specs differ, or there is nothing to compare."""
     import polars as pl
 
     comparable(run.experiment, reference.experiment)
-    worst = task_of(run).metrics[task_of(run).metric].worst  # of a model that diverged before it had a score
-    here, there = (table.fill_null(worst) for table in (_scores(run), _scores_there(reference)))
     same_seed = run.experiment.seed == reference.experiment.seed
-    models = _common_models(run, reference) if same_seed else reference.table("models").clear()
-    faulty = _faulty(run, reference)
-    here, there = (
-        table.filter(~pl.concat_str("setting", "variant", separator="/").is_in(list(faulty))) for table in (here, there)
+    kept = reference.table("models")
+    same_draws = kept if same_seed else kept.clear()
+    models = run.table("models").join(same_draws, on="model", suffix="_there", maintain_order="left")
+    built = {shard.name: run.files(shard).told("built") for shard in run.done()}
+    faulty = _faulty(run.experiment, built, reference.built)
+    here = scores(run).select("model", *CELL, "score")
+    there = kept.select("model", "setting", "variant", train="score_train", bema="score_bema").unpivot(
+        index=["model", "setting", "variant"], variable_name="weights", value_name="score"
     )
+    worst = task_of(run).metrics[task_of(run).metric].worst  # for a model that diverged before it had a score
+    sound = ~pl.concat_str("setting", "variant", separator="/").is_in(list(faulty))
+    here, there = (table.fill_null(worst).filter(sound) for table in (here, there))
     checks = [
-        *(
-            [Check("cells of a kernel with a known fault", len(faulty), (), faulty=tuple(faulty.values()))]
-            if faulty
-            else []
-        ),
         _draws(models, run.experiment),
-        *_values(run, reference, set(models["model"])),
+        *_values(run, built, reference, set(models["model"])),
         _rounding(here.join(there, on=["model", *CELL], suffix="_there") if same_seed else here.clear()),
         _distributions(here.filter(~here["model"].is_in(models["model"].to_list())), there),
     ]
+    if faulty:
+        checks.insert(0, Check("cells of a kernel with a known fault", len(faulty), faulty=tuple(faulty.values())))
     if not any(check.compared for check in checks):
-        raise UserError(f"nothing to compare: {reference.directory} keeps no model of the variants of {run.directory}")
+        raise UserError(f"nothing to compare: {reference.directory} has no model of the variants of {run.directory}")
     return checks
 
 
-def _faulty(run: Run, reference: Reference) -> dict[str, str]:
-    """Setting and variant -> what was wrong with the kernel of one side, where the other had a better one."""
-    lengths = {setting.name: setting.train_length for setting in run.experiment.settings}
+def _faulty(experiment: Experiment, here: Built, there: Built) -> dict[str, str]:
+    """Setting and variant -> the fault of the kernel of one side, where the other side did not have it."""
+    lengths = {setting.name: setting.train_length for setting in experiment.settings}
     found: dict[str, dict[str, str]] = {}
-    sides = {"this run": _built_here(run), "the reference": reference.built}
-    for side, built in sides.items():
+    for side, built in (("this run", here), ("the reference", there)):
         for shard, kernel in built.items():
             setting, variant, _ = shard.split("/")
             if fault := fault_of(kernel, lengths.get(setting, 0)):
                 found.setdefault(f"{setting}/{variant}", {})[side] = fault
     return {
         cell: f"{cell}: {side} was made by a kernel in which {fault}; train it again"
-        for cell, ((side, fault), *both) in ((cell, list(sides.items())) for cell, sides in found.items())
-        if not both
+        for cell, sides in found.items()
+        if len(sides) == 1
+        for side, fault in sides.items()
     }
 
 
-def _built_here(run: Run) -> dict[str, str | None]:
-    return {shard.name: run.files(shard).told("built") for shard in run.done()}
-
-
 def comparable(here: Experiment, there: Experiment) -> None:
-    """A run may have fewer or more models, settings and variants than its reference, and another seed; all else that
-    can change a result has to be the same."""
+    """UserError unless everything that can change a result is the same. The numbers of models, settings and variants
+    and the seed may differ."""
     for name in (name for name, role in roles(here).items() if role.pairs and role.kind and name != "seed"):
         if getattr(here, name) != getattr(there, name):
             raise UserError(f"not a run of '{there.name}': {name} = {getattr(here, name)}, not {getattr(there, name)}")
@@ -117,55 +114,40 @@ def comparable(here: Experiment, there: Experiment) -> None:
         raise UserError(f"not a run of '{there.name}': it has no setting and variant in common with it")
     for setting in common:
         if setting != settings[setting.name]:
-            raise UserError(f"not a run of '{there.name}': {setting} there is {settings[setting.name]}")
+            raise UserError(f"not a run of '{there.name}': {setting}, not {settings[setting.name]}")
     for name in variants:
         ours, theirs = (replace(x.variants[name], engine=None) for x in (here, there))
         if ours != theirs or here.rows(ours) != there.rows(theirs):
             raise UserError(f"not a run of '{there.name}': variant '{name}' or what is drawn for it differs")
 
 
-def _scores(run: Run) -> pl.DataFrame:
-    return scores(run).select("model", *CELL, "score")
-
-
-def _scores_there(reference: Reference) -> pl.DataFrame:
-    models = reference.table("models").select("model", "setting", "variant", train="score_train", bema="score_bema")
-    return models.unpivot(index=["model", "setting", "variant"], variable_name="weights", value_name="score")
-
-
-def _common_models(run: Run, reference: Reference) -> pl.DataFrame:
-    return run.table("models").join(reference.table("models"), on="model", suffix="_there", maintain_order="left")
-
-
 def _draws(models: pl.DataFrame, experiment: Experiment) -> Check:
     drawn = {row for variant in experiment.variants.values() for row in experiment.rows(variant)}
-    looked_at, wrong = set(), []
+    compared, wrong = set(), []
     for name in (name for name in sorted(drawn) if f"{name}_there" in models.columns):
         both = models.drop_nulls([name, f"{name}_there"])  # an older side may not have recorded it
-        looked_at.update(both["model"])
+        compared.update(both["model"])
         differs = ~np.isclose(both[name], both[f"{name}_there"], rtol=1e-12, atol=0)
         wrong += [f"{name} of {both['model'][int(i)]}" for i in np.flatnonzero(differs)[:3]]
-    return Check("hyperparameters of common models", len(looked_at), tuple(wrong))
+    return Check("hyperparameters of common models", len(compared), tuple(wrong))
 
 
-def _values(run: Run, reference: Reference, common: set[str]) -> Iterator[Check]:
-    """Counts of what stands behind a value, of all common models; bits of those that the same kernel made."""
+def _values(run: Run, built: Built, reference: Reference, common: set[str]) -> Iterator[Check]:
+    """Counts behind values, for all common models; bits of values, for models that the same kernel trained."""
     import polars as pl
 
-    made = _made_by(reference.built)
-    here = _made_by(_built_here(run))
-    exact = {model for model, code in here.items() if made.get(model) == code and not code.startswith("torch")}
+    here, there = _made_by(built), _made_by(reference.built)
+    exact = {model for model, code in here.items() if there.get(model) == code and not code.startswith("torch")}
     keys = ["model", "weights", "selection", "metric", "length"]
-    table = run.table("lengths").with_columns(pl.col("value").cast(pl.Float32).cast(pl.Float64))  # as it is kept
+    table = run.table("lengths").with_columns(pl.col("value").cast(pl.Float32).cast(pl.Float64))  # as in a reference
     rows = table.filter(pl.col("model").is_in(common)).join(reference.table("lengths"), on=keys, suffix="_there")
     yield _same("sizes of validation sets behind common values", rows, "count")
-    yield _same(
-        "values of models from the same kernel, bit for bit", rows.filter(pl.col("model").is_in(exact)), "value"
-    )
+    rows = rows.filter(pl.col("model").is_in(exact))
+    yield _same("values of models from the same kernel, bit for bit", rows, "value")
 
 
-def _made_by(built: Mapping[str, str | None]) -> dict[str, str]:
-    """Model -> what computed it, from what made each shard. Runs of other sizes are in other shards."""
+def _made_by(built: Built) -> dict[str, str]:
+    """Model -> its build. By model, because the shards of runs of different sizes differ."""
     return {model: machine_code(made) for shard, made in built.items() if made for model in models_of(shard)}
 
 
@@ -182,11 +164,10 @@ def _same(what: str, rows: pl.DataFrame, column: str) -> Check:
 
 
 def _rounding(pairs: pl.DataFrame) -> Check:
-    """Paired scores, cell by cell: close for most, and not shifted."""
-    wrong, unclear, looked_at = [], [], 0
+    """Paired scores per cell: close for most models, and not shifted."""
+    wrong, unclear = [], []
     for cell, rows in pairs.group_by(CELL, maintain_order=True):
         difference_N = (rows["score"] - rows["score_there"]).to_numpy()
-        looked_at += len(difference_N)
         typical = np.median(np.abs(difference_N))
         shift = quantile_interval(Sample(difference_N, len(difference_N)), 0.5, 0.0)
         if typical > TYPICAL:
@@ -194,21 +175,21 @@ def _rounding(pairs: pl.DataFrame) -> Check:
             (wrong if enough else unclear).append(f"{_named(cell)}: half of the models are {typical:.3f} away or more")
         elif shift.low > SHIFT or shift.high < -SHIFT:
             wrong.append(f"{_named(cell)}: shifted by {shift.estimate:+.4f} ({shift.low:+.4f} .. {shift.high:+.4f})")
-    return Check("scores of common models, within rounding", looked_at, tuple(wrong), tuple(unclear))
+    return Check("scores of common models, within rounding", pairs.height, tuple(wrong), tuple(unclear))
 
 
 def _distributions(new: pl.DataFrame, there: pl.DataFrame) -> Check:
     from scipy.stats import ks_2samp
 
     known = {cell: rows["score"].to_numpy() for cell, rows in there.group_by(CELL)}
-    names, p_values = [], []
-    for cell, rows in new.group_by(CELL, maintain_order=True):
-        ours = rows["score"].to_numpy()
-        if cell in known:
-            names.append(cell)
-            p_values.append(ks_2samp(ours, known[cell]).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
-    wrong = [f"{_named(cell)}: p = {p:.1g}" for cell, p in zip(names, holm(p_values), strict=True) if p < LEVEL]
-    return Check("distributions of scores of draws that the reference has not", len(names), tuple(wrong))
+    p_values = {
+        cell: ks_2samp(rows["score"].to_numpy(), known[cell]).pvalue  # pyright: ignore[reportAttributeAccessIssue]
+        for cell, rows in new.group_by(CELL, maintain_order=True)
+        if cell in known
+    }
+    corrected = zip(p_values, holm(list(p_values.values())), strict=True)
+    wrong = [f"{_named(cell)}: p = {p:.1g}" for cell, p in corrected if p < LEVEL]
+    return Check("distributions of scores of draws not in the reference", len(p_values), tuple(wrong))
 
 
 def _named(cell: tuple[object, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Commands that say what there is."""
+"""Commands that need no run: figures, parts, theory, and what this machine has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ListFigures:
-    """Show the figures that can be made, and how long each takes on this machine.
+    """List the figures, and how long each takes on this machine.
 
     For example: resharpen list
     """
@@ -29,8 +29,8 @@ class ListFigures:
 
 @dataclass(frozen=True)
 class ListParts:
-    """Show what a variant can be made of: what each part is, whose, which models it has a meaning for, and whether the
-    native engine knows it there.
+    """List the parts of a variant: formula, source, the models each works with, and whether the native engine
+    supports it there.
 
     For example:
         resharpen parts
@@ -46,16 +46,16 @@ class ListParts:
 
 @dataclass(frozen=True)
 class Theory:
-    """Check the theory of the task by computation: each statement, how it was checked, what came out.
+    """Check every statement of the theory by computation.
 
     For example: resharpen theory --v 6
     """
 
     v: int = 7
-    """Check for every number of tokens from 4 to this one, at most 9."""
+    """Check for every number of tokens from 4 up to this one, at most 9."""
 
     def __call__(self, console: Console) -> None:
-        from resharpen.analysis.theory import check_all
+        from resharpen.analysis.theory.checks import check_all
         from resharpen.views.theory import print_checks
 
         checks = check_all(self.v)
@@ -66,7 +66,7 @@ class Theory:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Say what this machine has and what is missing.
+    """Show what this machine has and what is missing.
 
     For example: resharpen doctor
     """

@@ -1,4 +1,4 @@
-"""Commands that look at runs."""
+"""Commands that read runs: figures, tables, claims, comparisons, reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from resharpen.commands.options import Directory, File, Name, RunDirectories, RunDirectory, Text
+from resharpen.commands.options import Directory, File, Name, RunDirectory, RunOrReference, Text, TrustCode, Weights
 from resharpen.commands.results import beside, check_ending, load, look, save, save_figures, show_comparison
 from resharpen.errors import UserError
 from resharpen.paths import absolute
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Status:
-    """Show how far a run is and what continues it.
+    """Show the progress of a run and the command that continues it.
 
     For example: resharpen status runs/fig1-laptop
     """
 
     run: RunDirectory
-    """The run directory."""
-    trust_code: bool = False
-    """Execute code of your own from the run directory where its file is gone or has changed."""
+    trust_code: TrustCode = False
 
     def __call__(self, console: Console) -> None:
         from resharpen.views.tables import print_status
@@ -39,29 +37,27 @@ class Status:
 
 @dataclass(frozen=True)
 class DrawFigure:
-    """Draw the figure of a run, as far as it is, as PNG and SVG.
+    """Draw the figure of a run, finished or not, as PNG and SVG.
 
     For example:
         resharpen figure runs/fig1-laptop
         resharpen figure runs/fig1-laptop --selection best-trained --out other
         resharpen figure runs/fig2-laptop --attention adaptive-temperature
-        resharpen figure fig1-overnight         (what this package keeps of it)
+        resharpen figure fig1-overnight         (a reference that comes with the package)
     """
 
-    run: RunDirectory
-    """The run directory, or that of a reference, or its name."""
-    trust_code: bool = False
-    """Execute code of your own from the run directory where its file is gone or has changed."""
+    run: RunOrReference
+    trust_code: TrustCode = False
     selection: Literal["best", "best-trained", "last"] = "best"
-    """Which checkpoint: the best over all lengths, the best judged on trained lengths only, the last."""
+    """Which checkpoint: the best over all lengths, the best over trained lengths only, or the last."""
     attention: Name = None
-    """Read the kept models with this attention, without training again: adaptive-temperature, log-n, FILE.py:NAME."""
+    """Score the kept models with this attention, without training: adaptive-temperature, log-n, FILE.py:NAME."""
     out: Directory = None
-    """The directory where the pictures go. Default: the run directory; of a reference, runs/NAME."""
+    """The directory for the pictures. Default: the run directory; for a reference, runs/NAME."""
 
     def __call__(self, console: Console) -> None:
         if self.out is not None and self.out.suffix in (".png", ".svg"):
-            raise UserError(f"--out {self.out}: not a file but a directory, the pictures in it are several")
+            raise UserError(f"--out {self.out}: must be a directory, not a file: there are several pictures")
         run = look(self.run, self.trust_code)
         save_figures(run, self.out or beside(run), console, self.selection, self.attention)
 
@@ -76,10 +72,8 @@ class Results:
         resharpen results runs/fig1-laptop --parquet results.parquet
     """
 
-    run: RunDirectory
-    """The run directory, or that of a reference, or its name."""
-    trust_code: bool = False
-    """Execute code of your own from the run directory where its file is gone or has changed."""
+    run: RunOrReference
+    trust_code: TrustCode = False
     csv: bool = False
     """Write CSV to standard output."""
     parquet: File = None
@@ -111,13 +105,11 @@ class Claims:
 
     For example:
         resharpen claims runs/fig1-laptop
-        resharpen claims fig1-overnight         (what this package keeps of it)
+        resharpen claims fig1-overnight         (a reference that comes with the package)
     """
 
-    run: RunDirectory
-    """The run directory, or that of a reference, or its name."""
-    trust_code: bool = False
-    """Execute code of your own from the run directory where its file is gone or has changed."""
+    run: RunOrReference
+    trust_code: TrustCode = False
 
     def __call__(self, console: Console) -> None:
         from resharpen.analysis.claims import claims, why_no_claims
@@ -133,8 +125,8 @@ class Claims:
 
 @dataclass(frozen=True)
 class Compare:
-    """Compare variants with a baseline, pair by pair over the same draws: does the idea help, at which lengths, at
-    which budget of models, and which hyperparameters matter.
+    """Compare variants with a baseline, paired by draw: which are better, at which lengths, at which budget of models,
+    and which hyperparameters matter.
 
     For example:
         resharpen compare runs/my_norm
@@ -143,22 +135,19 @@ class Compare:
         resharpen compare fig1-laptop --with runs/mine
     """
 
-    run: RunDirectory
-    """The run directory, or that of a reference, or its name."""
+    run: RunOrReference
     variants: Annotated[Positional[tuple[str, ...]], arg(metavar="VARIANT ...", help_behavior_hint="")] = ()
-    """What to compare. Default: all variants."""
+    """Variants to compare. Default: all."""
     with_run: Annotated[Directory, arg(name="with")] = None
-    """Another run or reference of the same draws, whose variants are compared too; a name that is taken is NAME@DIR."""
+    """Another run or reference of the same draws, to compare its variants too. Equal names become NAME@DIR."""
     baseline: Name = None
-    """The variant to compare with. Default: that of the spec, or else the first."""
+    """The variant to compare with. Default: the one in the spec, or else the first."""
     margin: float = 0.02
     """The smallest difference that matters, in the unit of the metric."""
-    weights: Literal["train", "bema"] = "train"
-    """Training weights or BEMA, at the best checkpoint."""
-    trust_code: bool = False
-    """Execute code of your own from the run directory where its file is gone or has changed."""
+    weights: Weights = "train"
+    trust_code: TrustCode = False
     out: Directory = None
-    """Where the picture goes. Default: the run directory; of a reference, runs/NAME."""
+    """The directory for the picture. Default: the run directory; for a reference, runs/NAME."""
 
     def __call__(self, console: Console) -> None:
         run = look(self.run, self.trust_code)
@@ -170,8 +159,8 @@ class Compare:
 
 @dataclass(frozen=True)
 class Inspect:
-    """Look inside trained models: of minimal transformers B, D, attention and what those of a run share; of full
-    transformers the attention maps on a prefix and their entropy by length.
+    """Look inside trained models. Minimal transformers: B, D and attention of a model, and statistics over the run.
+    Full transformers: attention maps on a prefix, and their entropy by length.
 
     For example:
         resharpen inspect runs/fig1-laptop
@@ -180,17 +169,14 @@ class Inspect:
     """
 
     run: RunDirectory
-    """The run directory."""
-    trust_code: bool = False
-    """Execute code of your own from the run directory where its file is gone or has changed."""
+    trust_code: TrustCode = False
     model: str = "best"
-    """A model's id, SETTING/VARIANT/DRAW, or the best of the run. Its setting is the one that is compared."""
-    weights: Literal["train", "bema"] = "train"
-    """Training weights or BEMA, at the best checkpoint."""
+    """A model id, SETTING/VARIANT/DRAW, or best. Statistics are over the setting of this model."""
+    weights: Weights = "train"
     prefix: Text = None
-    """For a full transformer: tokens to read. Default: a sequence of the language, longer than those in training."""
+    """For a full transformer: input tokens. Default: a sequence of the language, longer than in training."""
     out: Directory = None
-    """Where the pictures go. Default: the run directory."""
+    """The directory for the pictures. Default: the run directory."""
 
     def __call__(self, console: Console) -> None:
         from resharpen.views.inspection import draw_inspection
@@ -202,7 +188,7 @@ class Inspect:
 
 @dataclass(frozen=True)
 class Verify:
-    """Compare a run with its reference results: the same draws, the same numbers, the same distributions?
+    """Compare a run with its reference results: draws, values and distributions of scores.
 
     A run may have fewer models, settings or variants than its reference. Exit code 1 if anything differs.
 
@@ -212,11 +198,9 @@ class Verify:
     """
 
     run: RunDirectory
-    """The run directory."""
     reference: Directory = None
-    """The directory of the reference, or its name. Default: the one of the run's name."""
-    trust_code: bool = False
-    """Execute code of your own from the run directory where its file is gone or has changed."""
+    """The directory of the reference, or its name. Default: the reference with the name of the run."""
+    trust_code: TrustCode = False
 
     def __call__(self, console: Console) -> None:
         from resharpen.analysis.verify import verify
@@ -235,23 +219,22 @@ class Verify:
 
 @dataclass(frozen=True)
 class Report:
-    """Put runs into one HTML file to look at, offline: violins whose dots are models to click on, hyperparameters,
-    claims, comparisons.
+    """Write an interactive HTML report of runs, which works offline: violins whose dots are models to click on,
+    hyperparameters, claims, comparisons.
 
     For example:
         resharpen report runs/demo --open
         resharpen report runs/fig1-laptop runs/fig2-laptop --out both.html
-        resharpen report fig1-overnight --open          (what this package keeps of it)
+        resharpen report fig1-overnight --open          (a reference that comes with the package)
     """
 
-    runs: RunDirectories
-    """Run directories, or references; several get a front page."""
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...", help_behavior_hint="")]
+    """Run directories or references; the report of several has a front page."""
     open: bool = False
     """Show it in the browser."""
     out: File = None
-    """The file. Default: report.html in the run directory; of a reference in runs/NAME; of several, here."""
-    trust_code: bool = False
-    """Execute code of your own from the run directory where its file is gone or has changed."""
+    """The file. Default: report.html in the run directory; for a reference in runs/NAME; for several runs, here."""
+    trust_code: TrustCode = False
 
     def __call__(self, console: Console) -> None:
         from resharpen.views.report.write import write_report
@@ -262,7 +245,7 @@ class Report:
             check_ending(self.out, ".html")
         runs = [look(run, self.trust_code) for run in self.runs]
         out = self.out or (beside(runs[0]) if len(runs) == 1 else Path()) / "report.html"
-        with console.status("gathering ..."):
+        with console.status("writing the report ..."):
             write_report(runs, absolute(out))
         console.print(f"Report: {out}", soft_wrap=True)
         if self.open:

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Types of arguments that several commands share, with their help where it is the same."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ Number = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
 Text = Annotated[str | None, arg(metavar="A,B,...", help_behavior_hint="")]
 Directory = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
 File = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
-RunDirectories = Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...", help_behavior_hint="")]
-RunDirectory = Annotated[Positional[Path], arg(metavar="RUN", help_behavior_hint="")]
+RunDirectory = Annotated[Positional[Path], arg(metavar="RUN", help="The run directory.", help_behavior_hint="")]
+RunOrReference = Annotated[
+    Positional[Path],
+    arg(metavar="RUN", help="A run directory, a reference directory or its name.", help_behavior_hint=""),
+]
+TrustCode = Annotated[
+    bool, arg(help="Execute your own code as copied in the run directory where the original is gone or has changed.")
+]
+Weights = Annotated[Literal["train", "bema"], arg(help="Training weights or BEMA, at the best checkpoint.")]
 Scale = Annotated[
     Literal["smoke", "laptop", "overnight", "paper"] | None,
     arg(metavar="{smoke,laptop,overnight,paper}", help_behavior_hint=""),
@@ -25,6 +32,4 @@ Job = Annotated[str | None, arg(metavar="I/N", help_behavior_hint="")]
 EngineName = Annotated[
     Literal["auto", "torch", "native"] | None, arg(metavar="{auto,torch,native}", help_behavior_hint="")
 ]
-
-
 DeviceName = Annotated[Literal["cpu", "cuda", "mps"] | None, arg(metavar="{cpu,cuda,mps}", help_behavior_hint="")]

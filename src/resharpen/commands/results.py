@@ -1,4 +1,4 @@
-"""What commands do with a run: take it, draw it, save pictures of it."""
+"""What several commands do with a run: open it, draw it, save pictures of it."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
 
 def load(directory: Path, trust_code: bool) -> Run:
-    """A run, of which more is needed than a reference has."""
+    """Open a run, for a command that needs more than a reference has."""
     from resharpen.experiments.keeping.store import REFERENCE
     from resharpen.experiments.running.runner import load
 
     if absolute(directory / REFERENCE).exists():
-        raise UserError(f"{directory} is a reference: look at it with report, figure, results, claims or compare")
+        raise UserError(f"{directory} is a reference: use it with report, figure, results, claims or compare")
     return load(directory, trust_code)
 
 
 def look(directory: Path, trust_code: bool) -> RunOrReference:
-    """A run or a reference, to look at."""
+    """Open a run or a reference."""
     from resharpen.experiments.keeping.opening import open_run_or_reference
 
     return open_run_or_reference(directory, trust_code)
 
 
 def check_ending(path: Path, ending: str) -> None:
-    """Nothing else is written over: least of all a file that a run consists of."""
+    """So that no other file is overwritten, least of all one of a run."""
     if path.suffix != ending:
-        raise UserError(f"{path}: the name has to end in {ending}")
+        raise UserError(f"{path}: the name must end in {ending}")
 
 
 def beside(run: RunOrReference) -> Path:
-    """Where pictures go: into the run; a reference may be part of an installed package."""
+    """Default directory for output: the run itself; a reference may be part of an installed package."""
     from resharpen.experiments.keeping.reference import Reference
 
     return Path("runs") / run.experiment.name if isinstance(run, Reference) else run.directory
@@ -57,7 +57,7 @@ def save_figures(
     from resharpen.own import short
 
     def reading(shards: Sequence[Shard]) -> Iterable[Shard]:
-        return track(shards, f"reading with {short(attention or '')}", console=console, transient=True)
+        return track(shards, f"scoring with {short(attention or '')}", console=console, transient=True)
 
     suffix = "".join(f"-{short(part)}" for part in (selection, attention) if part not in ("best", None))
     for name, figure in draw(run, selection, attention, reading).items():
@@ -65,7 +65,7 @@ def save_figures(
 
 
 def show_comparison(run: RunOrReference, out: Path, console: Console, *what: Any) -> None:
-    """Print and draw a comparison; `what` is what `analysis.compare.compare` takes after the run."""
+    """Print and draw a comparison; `what` are the arguments of `analysis.compare.compare` after the run."""
     from resharpen.analysis.compare import compare
     from resharpen.views.compare_figure import draw_comparison
     from resharpen.views.compare_table import print_comparison
@@ -76,7 +76,7 @@ def show_comparison(run: RunOrReference, out: Path, console: Console, *what: Any
 
 
 def study(runs: Sequence[RunOrReference], out: Path, name: str, console: Console) -> None:
-    """The claims of our own that the runs of a study speak to, and one figure over all of them."""
+    """Print our own claims on the runs of a study, and save one figure of all runs."""
     from resharpen.analysis.claims import claims
     from resharpen.analysis.claims.remedies import NUMBERS
     from resharpen.analysis.compare import compare
@@ -89,10 +89,7 @@ def study(runs: Sequence[RunOrReference], out: Path, name: str, console: Console
 
 
 def save(figure: Figure, out: Path, name: str, console: Console) -> None:
-    try:
-        absolute(out).mkdir(parents=True, exist_ok=True)
-        for suffix in ("png", "svg"):
-            figure.savefig(absolute(out / f"{name}.{suffix}"))
-    except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror}") from error
+    absolute(out).mkdir(parents=True, exist_ok=True)
+    for suffix in ("png", "svg"):
+        figure.savefig(absolute(out / f"{name}.{suffix}"))
     console.print(f"Figure: {out / f'{name}.png'} (and .svg)", soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.analysis.attention import entropy_by_length
+from resharpen.analysis.inspection import entropy_by_length
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from resharpen.analysis.attention import attention_of, read_prefix
-from resharpen.analysis.inspection import choose_model, inspect
+from resharpen.analysis.inspection import attention_of, choose_model, inspect, read_prefix
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.stored import load_model
 from resharpen.models import Transformer

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from resharpen.analysis.claims import Claim
+from resharpen.analysis.claims.finding import Claim
 from resharpen.analysis.inspection import Inspection
 from resharpen.analysis.statistics import quantile
 from resharpen.experiments.keeping.store import Run, code_lines, quoted

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from resharpen.analysis.theory import Check
+from resharpen.analysis.theory.checks import Check
 
 
 def print_checks(checks: Sequence[Check], console: Console | None = None) -> None:

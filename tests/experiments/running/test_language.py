@@ -10,7 +10,7 @@ import pytest
 from runs import STOP_AT_ONCE
 
 import resharpen as rs
-from resharpen.analysis.attention import attention_of, entropy_by_length
+from resharpen.analysis.inspection import attention_of, entropy_by_length
 from resharpen.cli import main
 from resharpen.errors import UserError
 from resharpen.experiments.running.runner import run

@@ -110,7 +110,7 @@ def test_a_stored_retriever_can_be_called(small, tmp_path):
 
 def test_other_families_have_no_circuits(small, tmp_path):
     store = run(small, tmp_path / "r", workers=1)
-    with pytest.raises(UserError, match="circuits are those of minimal transformers"):
+    with pytest.raises(UserError, match="circuits need a minimal transformer"):
         rs.inspect(store, small.settings[0])
 
 

@@ -54,7 +54,10 @@ MODELS = {
     "threads": (PAST + "; torch.set_num_threads(2)", "your code calls torch.set_num_threads"),
 }
 PARTS = {
-    "ignores mask": ("@rs.attention()\ndef f(e, mask, p):\n    return e.softmax(-1)", "after 1 tokens depend on the tok"),
+    "ignores mask": (
+        "@rs.attention()\ndef f(e, mask, p):\n    return e.softmax(-1)",
+        "after 1 tokens depend on the tok",
+    ),
     "not softmax": (
         "@rs.attention(softmax=True)\ndef f(e, mask, p):\n    return rs.masked_softmax(2 * e, mask)",
         r"'f' is declared with softmax=True and is not rs\.masked_softmax\(e, mask\)",
@@ -123,7 +126,11 @@ class Mine(rs.TokenTask):
         return p
 """
 TASKS = {
-    "never": ("pass", "p[..., 0] = 0; p /= p.sum(-1, keepdims=True)", r"gives token 0 after \[.*\], which p_star says never"),
+    "never": (
+        "pass",
+        "p[..., 0] = 0; p /= p.sum(-1, keepdims=True)",
+        r"gives token 0 after \[.*\], which p_star says never",
+    ),
     "off by a twentieth": (
         "pass",
         "p[..., 0] *= 1.2; p /= p.sum(-1, keepdims=True)",
@@ -134,8 +141,16 @@ TASKS = {
         "pass",
         r"sample does not follow p_star: where the last token is \d token \d came",
     ),
-    "later": ("pass", "p = np.eye(self.v)[np.roll(inputs_NxL, -1, 1)] * 0.4 + 0.6 * p", "p_star depends on tokens that come l"),
-    "random": ("tokens = (tokens + np.random.randint(2)) % self.v", "pass", "other tokens when it gets the same words ag"),
+    "later": (
+        "pass",
+        "p = np.eye(self.v)[np.roll(inputs_NxL, -1, 1)] * 0.4 + 0.6 * p",
+        "p_star depends on tokens that come l",
+    ),
+    "random": (
+        "tokens = (tokens + np.random.randint(2)) % self.v",
+        "pass",
+        "other tokens when it gets the same words ag",
+    ),
     "sum": ("pass", "p *= 1.1", "p_star sums to 1.1"),
     "not a number": ("pass", "p[:, 3] = np.nan", "no probabilities"),
 }
@@ -143,7 +158,7 @@ TASKS = {
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_that_does_not_sample_from_p_star_is_refused(tmp_path, capsys, monkeypatch, name):
-    monkeypatch.setattr(np.random, "randint", lambda n, seen=[]: seen.append(1) or len(seen) % n)  # noqa: B006
+    monkeypatch.setattr(np.random, "randint", lambda n, seen=[]: seen.append(1) or len(seen) % n)
     sample, p_star, message = TASKS[name]
     code = TASK.replace("SAMPLE", sample).replace("P_STAR", p_star)
     said = refused(capsys, *spec(tmp_path, code, "pre", 'kind = "own.py:Mine", v = 4, train_lengths = [2]'))
@@ -152,7 +167,9 @@ def test_a_task_that_does_not_sample_from_p_star_is_refused(tmp_path, capsys, mo
 
 
 def test_a_task_that_says_sets_and_repeats_tokens_is_refused(tmp_path, capsys):
-    code = TASK.replace("SAMPLE", "pass").replace("P_STAR", "pass").replace("longest = 8", "longest = 4\n    sets = True")
+    code = (
+        TASK.replace("SAMPLE", "pass").replace("P_STAR", "pass").replace("longest = 8", "longest = 4\n    sets = True")
+    )
     said = refused(capsys, *spec(tmp_path, code, "pre", 'kind = "own.py:Mine", v = 4, train_lengths = [2]'))
     assert "it says sets = True, but sample gives a token twice" in said
 

@@ -1,8 +1,8 @@
-"""What the paper claims, and what we claim of remedies, tested on a run."""
+"""The claims of the paper, and our own on remedies, tested on a run."""
 
 from dataclasses import replace
 
-from resharpen.analysis.claims.finding import Claim, Finding
+from resharpen.analysis.claims.finding import Claim
 from resharpen.analysis.claims.languages import dyck_claims, tomita_claims
 from resharpen.analysis.claims.max_retrieval import max_retrieval_claims
 from resharpen.analysis.claims.remedies import remedies_claims
@@ -18,8 +18,6 @@ from resharpen.parts import PLACEMENTS
 from resharpen.streams import GROUP
 from resharpen.tasks import Dyck, MaxRetrieval, SetComplement, Tomita
 
-__all__ = ["Claim", "Finding", "claims", "of_the_paper", "why_no_claims"]
-
 _BY_TASK = {
     SetComplement.kind: set_complement_claims,
     MaxRetrieval.kind: max_retrieval_claims,
@@ -30,27 +28,27 @@ TESTED_BY = {
     **dict.fromkeys((1, 2, 3), ("fig1", "fig5")),
     **{4: ("fig2",), 5: ("fig3",), 6: ("fig6",), 7: ("fig4",), 8: ("remedies-sct",), 9: ("remedies-max",)},
 }
-"""Runs of the shelf that together have all that a claim speaks of."""
+"""Claim -> runs of the shelf that together test all of it."""
 
 
 def why_no_claims(run: RunOrReference) -> str:
-    """Why the paper says nothing about such a run; empty if it does."""
+    """Why no claim can be tested on this run; empty if one can."""
     if task_of(run).kind not in _BY_TASK:
         return "there are no claims about this kind of task"
     other = [setting.name for setting in run.experiment.settings if setting.model != usual_model(setting.task)]
-    return f"claims are about the paper's models, and those of {other[0]} are others" if other else ""
+    return f"claims are about the paper's models, and {other[0]} has a different one" if other else ""
 
 
 def of_the_paper(run: RunOrReference) -> bool:
-    """Whether claims are all that a run is about: the paper's tasks, placements alone, and no baseline named."""
+    """Whether claims replace a comparison: the paper's tasks, placements only, and no baseline in the spec."""
     experiment = run.experiment
     placements = {*PLACEMENTS, *RETRIEVER_PLACEMENTS}
     return not why_no_claims(run) and experiment.baseline is None and set(experiment.variants) <= placements
 
 
 def claims(run: RunOrReference) -> list[Claim]:
-    """The claims that a run can speak to: none for a task or models that the paper does not have, and none as long as
-    there is no draw that all variants of a setting have."""
+    """The claims that can be tested on a run: none for tasks and models that are not in the paper, and none until a
+    draw is finished in all variants of a setting."""
     if why_no_claims(run) or paired_only(found := scores(run)).is_empty():
         return []
     test, metric = _BY_TASK[task_of(run).kind], task_of(run).metric
@@ -66,7 +64,7 @@ def claims(run: RunOrReference) -> list[Claim]:
 
 
 def _lacks(have: set[tuple[str, str]], claim: Claim) -> tuple[str, ...]:
-    """What runs of the shelf have and this one has not: whole settings, whole variants, then single cells."""
+    """What a full test needs and this run does not have: whole settings, whole variants, then single cells."""
     whole = [shelf.take(name, "paper") for name in TESTED_BY[claim.number] if name in shelf.SHELF]
     cells = [(s.name, v) for of in whole for s in of.settings if s.name.startswith(claim.settings) for v in of.variants]
     settings, variants = (dict.fromkeys(cell[place] for cell in cells) for place in (0, 1))

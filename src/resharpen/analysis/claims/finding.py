@@ -1,9 +1,9 @@
-"""Claims and findings: a number, its interval, what is claimed of it, and the verdict.
+"""Claims and findings: a number with its interval, the claimed threshold, and the verdict.
 
-The unit is a model at its best checkpoint; one that diverged before any counts as the worst. "Best results" are the 10%
-quantile over models (90% where more is better), never the extreme. Each claim is a list of findings, a number against a
-threshold with a 95% interval over draws (see `analysis/statistics.py`); p-values are Holm-corrected within the claim. A
-claim holds if all its findings do, fails if one of them goes significantly the other way, and is undecided otherwise.
+The unit is a model at its best checkpoint; a model that diverged before the first checkpoint is ranked worst. "Best
+results" are the 10% quantile over models (90% where more is better), never the extreme. Intervals are 95% over draws
+(`analysis/statistics.py`); p-values are Holm-corrected within the claim. A claim holds if all its findings do, fails if
+one is significantly on the other side, and is undecided otherwise.
 """
 
 from __future__ import annotations
@@ -12,33 +12,30 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from resharpen.analysis.samples import Cells, median_of, paired_differences
-from resharpen.analysis.statistics import UNKNOWN, Correlation, Interval, holm
+from resharpen.analysis.samples import BEST, Cells, median_of, paired_differences
+from resharpen.analysis.statistics import UNKNOWN, Correlation, Interval, Sample, holm, quantile_interval
 
 Verdict = Literal["holds", "holds as far as tested", "does not hold", "undecided at this scale", "not tested"]
+Sign = Literal["<", ">"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A number that a claim says lies below or above a threshold."""
+    """A number that is claimed to be below or above a threshold."""
 
     what: str
     interval: Interval
-    says: Literal["<", ">"]
+    says: Sign
     threshold: float
     p: float = 1.0
     """After Holm's correction."""
 
     @property
-    def agrees(self) -> bool:
-        estimate = self.interval.estimate
-        return estimate < self.threshold if self.says == "<" else estimate > self.threshold
-
-    @property
     def verdict(self) -> Verdict:
         if self.p >= 0.05:
             return "undecided at this scale"
-        return "holds" if self.agrees else "does not hold"
+        above = self.interval.estimate - self.threshold
+        return "holds" if (above < 0 if self.says == "<" else above > 0) else "does not hold"
 
 
 @dataclass(frozen=True)
@@ -47,11 +44,11 @@ class Claim:
     text: str
     findings: tuple[Finding, ...]
     correlation: Correlation = UNKNOWN
-    """Of the scores of draws that share minibatches; it says how many independent draws the intervals count."""
+    """Of the scores of draws that share minibatches: it determines the effective number of draws."""
     settings: str = ""
-    """How the names of the settings begin that it is about."""
+    """Prefix of the names of the settings that the claim is about."""
     lacks: tuple[str, ...] = ()
-    """Settings and variants that it takes to test all of it, and that the run does not have."""
+    """Settings and variants that a full test needs and the run does not have."""
 
     @property
     def verdict(self) -> Verdict:
@@ -63,15 +60,18 @@ class Claim:
 
 
 def make_claim(number: int, text: str, findings: Sequence[Finding]) -> Claim:
-    """A claim with the p-values of its findings corrected for their number."""
+    """A claim, with the p-values of its findings after Holm's correction."""
     adjusted = holm([finding.interval.p for finding in findings])
     return Claim(number, text, tuple(replace(f, p=p) for f, p in zip(findings, adjusted, strict=True)))
 
 
-def paired_findings(
-    cells: Cells, pairs: Iterable[tuple[str, str]], what: str, says: Literal["<", ">"]
-) -> list[Finding]:
-    """For every pair of variants that can be compared: the paired median difference, the first minus the second."""
+def best_finding(what: str, sample: Sample, says: Sign, threshold: float, q: float = BEST) -> Finding:
+    """The best tenth of a sample; where more is better q is 1 - BEST."""
+    return Finding(what, quantile_interval(sample, q, threshold), says, threshold)
+
+
+def paired_findings(cells: Cells, pairs: Iterable[tuple[str, str]], what: str, says: Sign) -> list[Finding]:
+    """The paired median difference, the first variant minus the second, for every pair that can be compared."""
     return [
         Finding(f"{a} - {b}: {what}", median_of(of_setting), says, 0.0)
         for a, b in pairs

@@ -1,16 +1,16 @@
 """Claims 5 to 7: bounded Dyck and Tomita languages.
 
-A number of a model is its mean TVD over bins, or mean ROC AUC over bins; "at length" only those longer than trained.
-Which lengths count, and what a model without a value has there, is said at `scored_lengths`.
+The score of a model is its mean TVD or mean ROC AUC over bins of lengths; "on new lengths" over those longer than
+trained. `scored_lengths` defines which lengths count, and the value of a model that has none.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, product
 from typing import TYPE_CHECKING
 
-from resharpen.analysis.claims.finding import Claim, Finding, make_claim, paired_findings
+from resharpen.analysis.claims.finding import Claim, Finding, best_finding, make_claim, paired_findings
 from resharpen.analysis.samples import BEST, MEDIAN, Cells, by_draw, paired_differences, paired_only
 from resharpen.analysis.scores import scored_lengths, worst_values
 from resharpen.analysis.statistics import Interval, Sample, quantile_interval, sum_interval
@@ -24,33 +24,28 @@ AFTER_BLOCK = ("post", "peri", "peri-init")
 PERI, NOT_PERI = ("peri", "peri-init"), ("pre", "post")
 LONGEST_OF_3 = 460
 SEPARATES = 0.95
-"""The AUC from which a logit separates: of twenty pairs of prefixes nineteen are in order. For the TVD we say that a
-model generalizes below 0.05, the same distance from perfect."""
+"""The AUC from which a logit separates: nineteen of twenty pairs of prefixes are in order. A TVD of 0.05 is as far from
+perfect."""
 SAME = 0.05
-"""The difference in AUC up to which placements are alike: a tenth of the way from a guess to perfect."""
+"""The smallest difference in AUC that matters: a tenth of the way from guessing to perfect."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Every value at the best checkpoints, how many independent draws a draw is worth, what a lost model has."""
-
     rows: pl.DataFrame
+    """Every value at the best checkpoints."""
     worth: float
+    """Effective number of draws per draw."""
     worst: dict[str, float]
+    """Metric -> the value of a model that has none."""
 
-    def where(self, *conditions: pl.Expr) -> Measured:
-        return replace(self, rows=self.rows.filter(*conditions))
-
-    def at_length(self) -> Measured:
+    def means(self, metric: str, weights: str = "train", new: bool = False) -> Cells:
+        """(setting, variant) -> the mean of each model, over all or only new lengths."""
         import polars as pl
 
-        return self.where(pl.col("length") > pl.col("train_length"))
-
-    def means(self, metric: str, weights: str = "train") -> Cells:
-        """(setting, variant) -> the mean of each model."""
-        import polars as pl
-
-        of = self.rows.filter(pl.col("metric") == metric, pl.col("weights") == weights)
+        of = self.rows.filter(metric=metric, weights=weights)
+        if new:
+            of = of.filter(pl.col("length") > pl.col("train_length"))
         mean = of.group_by("setting", "variant", "draw").agg(pl.col("value").mean())
         return by_draw(mean, ["setting", "variant"], "value", self.worst[metric], self.worth)
 
@@ -59,18 +54,17 @@ def dyck_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
     """Claim 5 if the run has Dyck(8,10), claim 6 if it has any other."""
     import polars as pl
 
-    measured = Measured(paired_only(scored_lengths(run)), worth, worst_values(run))
-    main = (pl.col("k") == 8) & (pl.col("m") == 10)
-    tests = ((_main_dyck, measured.where(main)), (_further_dyck, measured.where(~main)))
-    return [test(part) for test, part in tests if not part.rows.is_empty()]
+    rows, main = paired_only(scored_lengths(run)), (pl.col("k") == 8) & (pl.col("m") == 10)
+    tests = ((_main_dyck, rows.filter(main)), (_further_dyck, rows.filter(~main)))
+    return [test(Measured(part, worth, worst_values(run))) for test, part in tests if not part.is_empty()]
 
 
 def tomita_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
     import polars as pl
 
-    at_length = Measured(paired_only(scored_lengths(run)), worth, worst_values(run)).at_length()
-    three = at_length.where(pl.col("n") == 3, pl.col("length") <= LONGEST_OF_3).means("auc")
-    seven = at_length.where(pl.col("n") == 7).means("auc")
+    rows = paired_only(scored_lengths(run))
+    languages = rows.filter(pl.col("length") <= LONGEST_OF_3, n=3), rows.filter(n=7)
+    three, seven = (Measured(part, worth, worst_values(run)).means("auc", new=True) for part in languages)
     what = f"median AUC difference in language 3 on new lengths to {LONGEST_OF_3}"
     findings = paired_findings(three, product(PERI, NOT_PERI), what, ">") + _no_difference(seven)
     text = f"Tomita 3: the peri placements are better up to length {LONGEST_OF_3}; Tomita 7: no difference"
@@ -79,71 +73,52 @@ def tomita_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
 
 def _main_dyck(measured: Measured) -> Claim:
     pairs = [(placement, "pre") for placement in AFTER_BLOCK]
-    findings = paired_findings(measured.at_length().means("tvd"), pairs, "median TVD difference on new lengths", "<")
+    findings = paired_findings(measured.means("tvd", new=True), pairs, "median TVD difference on new lengths", "<")
     text = "Dyck(8,10): a norm after the block is better at length; BEMA helps the best a little"
     return make_claim(5, text, findings + _bema_helps(measured))
 
 
 def _further_dyck(measured: Measured) -> Claim:
-    """Comparisons are means over settings: one finding each, where eight would each be too weak to stand correction.
-
-    What is held against a threshold is one finding a setting: a mean would hide the setting that misses it.
-    """
-    at_length = measured.at_length()
+    """Comparisons are means over settings: eight findings each would be too weak after Holm's correction. Comparisons
+    with a threshold are one finding per setting: a mean would hide a setting that misses it."""
+    train, bema, auc = measured.means("tvd"), measured.means("tvd", "bema"), measured.means("auc", new=True)
+    by_k, by_m = _ends(measured.rows, "k", "m"), _ends(measured.rows, "m", "k")
     pairs = [(placement, "pre") for placement in AFTER_BLOCK] + [(placement, "post") for placement in PERI]
-    order = paired_findings(at_length.means("tvd"), pairs, "median TVD difference on new lengths", "<")
-    separation = [
-        Finding(
-            f"{setting}, peri: best AUC of EOS on new lengths",
-            quantile_interval(sample, 1 - BEST, SEPARATES),
-            ">",
-            SEPARATES,
-        )
-        for (setting, placement), sample in sorted(at_length.means("auc").items(), key=lambda cell: cell[0])
-        if placement == "peri"
+    findings = [
+        *paired_findings(measured.means("tvd", new=True), pairs, "median TVD difference on new lengths", "<"),
+        *_contrast("reduction of the best TVD by BEMA, largest - smallest k", [(1, train), (-1, bema)], by_k),
+        # the best, not the median: the TVD of a model that learned nothing depends on m too
+        *_contrast("best TVD, smallest - largest m", [(-1, train)], by_m),
     ]
+    for setting, placement in sorted(auc):
+        if placement == "peri":
+            what = f"{setting}, peri: best AUC of EOS on new lengths"
+            findings.append(best_finding(what, auc[setting, placement], ">", SEPARATES, 1 - BEST))
     text = (
         "Further Dyck: peri is best, pre worst; BEMA helps more with more types; TVD is worse with smaller m; "
         "with peri the EOS logit separates complete from incomplete sequences"
     )
-    return make_claim(6, text, [*order, *_more_types(measured), *_smaller_depth(measured), *separation])
+    return make_claim(6, text, findings)
 
 
 def _bema_helps(measured: Measured) -> list[Finding]:
-    """One finding a placement, over all lengths.
-
-    The paper says it of the figure, not "in most cases" as of Set Complement, and a share of four moves in quarters.
-    All lengths, as there: what BEMA is to mend is the noise of sampled targets, which is no matter of length.
-    """
+    """One finding per placement: the paper claims it for the figure, not "in most cases" as for Set Complement, and a
+    share of four placements moves in quarters. Over all lengths, as there: BEMA averages out the noise of sampled
+    targets, which does not depend on length."""
     bema, train = measured.means("tvd", "bema"), measured.means("tvd")
     findings = []
     for placement in PAPER_PLACEMENTS:
-        settings = [setting for setting, of in sorted(train) if of == placement]
-        if settings:
-            terms = [
-                (sign / len(settings), setting, cells[setting, placement])
-                for setting in settings
-                for sign, cells in ((1, bema), (-1, train))
-            ]
+        cells = [cell for cell in sorted(train) if cell[1] == placement]
+        terms = [(sign / len(cells), cell[0], of[cell]) for cell in cells for sign, of in ((1, bema), (-1, train))]
+        if terms:
             what = f"{placement}: best TVD with BEMA - with training weights"
             findings.append(Finding(what, sum_interval(terms, BEST, 0.0), "<", 0.0))
     return findings
 
 
-def _more_types(measured: Measured) -> list[Finding]:
-    """What BEMA takes off the best TVD is more at the largest k than at the smallest."""
-    signed = [(1, measured.means("tvd")), (-1, measured.means("tvd", "bema"))]
-    return _contrast("what BEMA takes off the best TVD, largest - smallest k", signed, _ends(measured.rows, "k", "m"))
-
-
-def _smaller_depth(measured: Measured) -> list[Finding]:
-    """The best, not the median: the TVD of a model that learned nothing depends on m too."""
-    return _contrast("best TVD, smallest - largest m", [(-1, measured.means("tvd"))], _ends(measured.rows, "m", "k"))
-
-
 def _contrast(what: str, signed: list[tuple[int, Cells]], ends: list[tuple[str, str]]) -> list[Finding]:
-    """The signed sum of 10% quantiles in the first setting of a pair minus that in the second, mean over pairs and
-    placements of the paper, is above zero."""
+    """The signed sum of 10% quantiles in the first setting of a pair minus that in the second, as a mean over pairs
+    and placements of the paper, is above zero."""
     pairs = [
         (largest, smallest, placement)
         for (largest, smallest), placement in product(ends, PAPER_PLACEMENTS)
@@ -159,8 +134,8 @@ def _contrast(what: str, signed: list[tuple[int, Cells]], ends: list[tuple[str, 
 
 
 def _no_difference(cells: Cells) -> list[Finding]:
-    """Of any two placements of the paper the paired median difference is small, whichever is the better: one finding a
-    pair. The largest of the six would be one finding, but noise alone makes it large, and would refute the claim."""
+    """For any two placements of the paper the paired median difference is small in size: one finding per pair. The
+    largest of the six as the only finding would refute the claim by noise alone."""
     return [
         Finding(f"{setting}, {a} and {b}: |median AUC difference| on new lengths", _size(sample), "<", SAME)
         for a, b in combinations(PAPER_PLACEMENTS, 2)
@@ -169,16 +144,14 @@ def _no_difference(cells: Cells) -> list[Finding]:
 
 
 def _size(sample: Sample) -> Interval:
-    """What the interval of the median says of its absolute value: SAME is ruled out where both SAME and -SAME are."""
-    either = [quantile_interval(sample, MEDIAN, threshold) for threshold in (SAME, -SAME)]
-    low, high = either[0].low, either[0].high
-    return Interval(
-        abs(either[0].estimate), max(low, -high, 0.0), max(high, -low), max(interval.p for interval in either)
-    )
+    """The absolute value of the median: SAME is ruled out where both SAME and -SAME are."""
+    above, below = (quantile_interval(sample, MEDIAN, threshold) for threshold in (SAME, -SAME))
+    low, high = above.low, above.high
+    return Interval(abs(above.estimate), max(low, -high, 0.0), max(high, -low), max(above.p, below.p))
 
 
 def _ends(rows: pl.DataFrame, by: str, same: str) -> list[tuple[str, str]]:
-    """Settings with the largest and with the smallest `by` among those of the same `same`."""
+    """Pairs of settings with the largest and with the smallest `by` among those with equal `same`."""
     pairs = []
     for _, part in rows.select("setting", by, same).unique().group_by(same):
         if part[by].n_unique() > 1:

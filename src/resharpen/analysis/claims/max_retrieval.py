@@ -13,9 +13,9 @@ BETTER, WORSE = ("post", "peri"), ("none", "pre")
 
 
 def max_retrieval_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
-    """Pair by pair: the accuracy on new lengths is higher with a norm after attention, and by more in the longer half
-    of the lengths than in the shorter one. Of the lengths that are as long as in training or longer, that is, without
-    the one in the middle: few sets stand behind the longest, so that alone it would say little."""
+    """Paired by draw: the accuracy on new lengths is higher with a norm after attention, and by more in the longer half
+    of the lengths than in the shorter one. The halves are of the lengths from the training length on, without the one
+    in the middle. The longest length alone would be a weak test: few sets have it."""
     import polars as pl
 
     cell, model = ["setting", "variant"], ["setting", "variant", "draw"]
@@ -35,7 +35,7 @@ def max_retrieval_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]
     pairs, what = list(product(BETTER, WORSE)), "median accuracy difference"
     means = by_draw(mean, cell, "value", worst_values(run)["accuracy"], worth)
     findings = paired_findings(means, pairs, f"{what} on new lengths", ">")
-    # a model that is lost has the worst change there is: from all right to none
+    # a model that diverged has the worst change there is: from all right to none
     gains = by_draw(change, cell, "value", -1.0, worth)
     findings += paired_findings(gains, pairs, f"{what}, gain from the shorter to the longer half of the lengths", ">")
     text = "Maximum Retrieval: post and peri are better than pre and none, more so with length"

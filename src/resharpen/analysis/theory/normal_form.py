@@ -1,4 +1,15 @@
-"""The normal form of a solution of Set Complement under constant attention.
+"""Precision of a model on Set Complement, and the normal form of precise models under constant attention.
+
+At a state (a set S of s present tokens, t the last of them) a model with logits f has
+
+    gap    = min over absent w of f_w  -  max over present u of f_u
+    spread = max over absent w of f_w  -  min over absent w of f_w
+
+It has precision C at length s if every state of that length has gap > C and spread 0. Under constant attention
+
+    f(S, t) = B[t] + 1/s sum_{i in S} D[i]
+
+and the normal form of (B, D) is
 
     D[u,w] = a_u + c_w - delta_u [u = w]          B[t,w] = beta_t - c_w - eps_t [t = w]
 
@@ -9,20 +20,57 @@ One freedom remains: a + k, c - k, beta - k give the same (B, D). We choose sum_
 on that choice. Nor do they change with what constant attention and the softmax cannot see: a constant added to a row
 of B or D, and a vector c moved from the columns of B to those of D.
 
-Shapes: M models (or any leading axes), V tokens.
+A model that gives tokens i and j the same logit at every state merges them. It errs wherever one is present and the
+other is not, at a share 2 s (v-s) / (v (v-1)) of the states of length s; p* differs by 1 / (v-s) between the two, so
+the TVD there is at least half of that.
+
+Shapes: M models, P states, V tokens; `...` any leading axes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.errors import UserError
+from resharpen.metrics import Floats
 
-Array = NDArray[Any]
+Matrix = NDArray[Any]
+"""Floats, or an object array of fractions, which keeps every result below exact."""
+MERGED = 0.1
+"""Two tokens are merged if their exchange gap is below this share of the mean over all pairs."""
+ROUNDING = 1e-6
+"""Weights are float32: a gap below this share of the largest entry of D is rounding."""
+
+
+def states(v: int, s: int) -> Iterator[tuple[int, ...]]:
+    """Every state of length s, as its tokens in ascending order with the last token moved to the end."""
+    for last in range(v):
+        for rest in combinations([t for t in range(v) if t != last], s - 1):
+            yield (*rest, last)
+
+
+def enumerated_precision(B: Matrix, D: Matrix, s: int) -> tuple[Any, Any]:
+    """(smallest gap, largest spread) at length s under constant attention, by visiting every state."""
+    gaps, spreads = [], []
+    for tokens in states(len(B), s):
+        f = B[tokens[-1]] + D[list(tokens)].sum(axis=0) / s
+        absent = np.delete(f, tokens)
+        gaps.append(absent.min() - f[list(tokens)].max())
+        spreads.append(absent.max() - absent.min())
+    return min(gaps), max(spreads)
+
+
+def state_gaps(logits_MxPxV: Floats, present_PxV: NDArray[np.bool_]) -> Floats:
+    """The gap of every state, [M, P]."""
+    lowest_absent = np.where(present_PxV, np.inf, logits_MxPxV).min(-1)
+    return lowest_absent - np.where(present_PxV, logits_MxPxV, -np.inf).max(-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,25 +82,16 @@ class NormalForm:
                       part that matters to the output. At least as large as `residual`.
     """
 
-    a: Array
-    c: Array
-    beta: Array
-    delta: Array
-    eps: Array
-    residual: Array
-    gauged_residual: Array
-
-    def matrices(self) -> tuple[Array, Array]:
-        """The (B, D) of this form, [..., V, V]."""
-        return compose(self.a, self.c, self.beta, self.delta, self.eps)
-
-    def gap(self, s: int) -> Array:
-        """The smallest gap at length s, min over t of min(delta_t, s eps_t + delta_t) / s; at length 1 the latter."""
-        last = self.eps + self.delta / s
-        return last.min(-1) if s == 1 else np.minimum(last, self.delta / s).min(-1)
+    a: Matrix
+    c: Matrix
+    beta: Matrix
+    delta: Matrix
+    eps: Matrix
+    residual: Matrix
+    gauged_residual: Matrix
 
 
-def compose(a: Array, c: Array, beta: Array, delta: Array, eps: Array) -> tuple[Array, Array]:
+def compose(a: Matrix, c: Matrix, beta: Matrix, delta: Matrix, eps: Matrix) -> tuple[Matrix, Matrix]:
     """(B, D) from the parameters of the form, any leading axes; exact on fractions."""
     eye = np.eye(a.shape[-1], dtype=int)
     D = a[..., :, None] + c[..., None, :] - delta[..., :, None] * eye
@@ -60,7 +99,7 @@ def compose(a: Array, c: Array, beta: Array, delta: Array, eps: Array) -> tuple[
     return B, D
 
 
-def fit_normal_form(B: Array, D: Array) -> NormalForm:
+def fit_normal_form(B: Matrix, D: Matrix) -> NormalForm:
     """The form nearest to (B, D) in Frobenius norm, in closed form; needs v >= 3. B and D are [..., V, V].
 
     delta and eps take up the diagonals. Off the diagonal D and -B are both a row constant plus the same c, so c is
@@ -85,21 +124,68 @@ def fit_normal_form(B: Array, D: Array) -> NormalForm:
     return NormalForm(a, c, beta, delta, eps, _ratio(left, _norm(B, D)), _ratio(left, _distance_from_gauge(B, D)))
 
 
-def _distance_from_gauge(B: Array, D: Array) -> Array:
+def _distance_from_gauge(B: Matrix, D: Matrix) -> Matrix:
     """Frobenius distance of (B, D) from {delta = eps = 0}: both row-centered, then c from the full two-way layout."""
     B, D = B - B.mean(-1, keepdims=True), D - D.mean(-1, keepdims=True)
     c = ((D - B) / 2).mean(-2, keepdims=True)
     return _norm(B + c, D - c)
 
 
-def _diagonal(X: Array) -> Array:
+def _diagonal(X: Matrix) -> Matrix:
     return np.diagonal(X, axis1=-2, axis2=-1)
 
 
-def _norm(B: Array, D: Array) -> Array:
+def _norm(B: Matrix, D: Matrix) -> Matrix:
     return np.sqrt(np.asarray((B**2).sum((-2, -1)) + (D**2).sum((-2, -1)), dtype=np.float64))
 
 
-def _ratio(left: Array, whole: Array) -> Array:
+def _ratio(left: Matrix, whole: Matrix) -> Matrix:
     """left / whole; 0 where there is nothing to explain, (B, D) = 0 being in form; NaN stays NaN."""
     return np.divide(left, whole, out=np.zeros_like(left), where=whole != 0)
+
+
+def exchange_gaps(D: Matrix) -> Matrix:
+    """How well attention tells the tokens of each pair apart, [..., V (V-1) / 2]; in normal form delta_i + delta_j.
+
+    Where i is present and j is absent, attention to i adds D[i, j] - D[i, i] to logit j less logit i. All other tokens
+    add D[k, j] - D[k, i], with the opposite sign where i and j change places. The sum of the two cases is the exchange
+    gap D[i, j] - D[i, i] + D[j, i] - D[j, j].
+    """
+    own = _diagonal(D)
+    gap = D + np.swapaxes(D, -1, -2) - own[..., :, None] - own[..., None, :]
+    i, j = np.triu_indices(D.shape[-1], 1)
+    return gap[..., i, j]
+
+
+def merged_pairs(D: Matrix) -> NDArray[np.int64]:
+    """Number of pairs of tokens with no exchange gap, or a negative one, [...]; 0 where D is not finite."""
+    gaps = exchange_gaps(D)
+    rounding = ROUNDING * np.abs(D).max((-2, -1))  # matters for a model that merges all tokens
+    return (gaps <= np.maximum(MERGED * gaps.mean(-1), rounding)[..., None]).sum(-1)
+
+
+def least_merged_tvd(v: int, s: int) -> Fraction:
+    """The smallest mean TVD at length s with one merged pair: both tokens get half of what is due to the absent one."""
+    return Fraction(s, v * (v - 1))
+
+
+def enumerated_merged_tvd(v: int, s: int) -> tuple[Fraction, Fraction]:
+    """Mean TVD over all sets of length s of two models that merge tokens 0 and 1 and are right otherwise: one gives
+    both half of what is due to the absent one, the other treats both as present as soon as one is."""
+    sets = [set(present) for present in combinations(range(v), s)]
+    least = hidden = Fraction(0)
+    for present in sets:
+        absent = [w for w in range(v) if w not in present]
+        p_star = [Fraction(w in absent, len(absent)) for w in range(v)]
+        shared = [(p_star[0] + p_star[1]) / 2] * 2 + p_star[2:]
+        others = [w for w in absent if w > 1]
+        split = len({0, 1} & present) == 1
+        # where nothing else is absent, the two have all the probability
+        kept = [Fraction(w in others, len(others)) for w in range(v)] if split and others else shared
+        least += _tvd(shared, p_star)
+        hidden += _tvd(kept, p_star)
+    return least / len(sets), hidden / len(sets)
+
+
+def _tvd(p: list[Fraction], q: list[Fraction]) -> Fraction:
+    return sum((abs(x - y) for x, y in zip(p, q, strict=True)), Fraction(0)) / 2

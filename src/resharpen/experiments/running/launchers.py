@@ -94,6 +94,7 @@ def _is_done(run: Run, shard: Shard) -> bool:
 
 def _train(run: Run, shard: Shard, on_progress: OnProgress, asked: Ask) -> bool:
     """What goes wrong in the user's own code is reported as theirs, and what it changes around it is noticed."""
+
     def trained(on_progress: OnProgress) -> bool:
         return Trainer(run.experiment, shard, run.files(shard), on_progress, asked, rounding=run.rounding(shard)).run()
 

@@ -171,7 +171,9 @@ def _change_to(model: Any) -> ModelChange:
         return ModelChange(own.refer(model) if own.is_own(model) else model)
     makes = isinstance(model, type | FunctionType)
     if not makes and not isinstance(model, Model):
-        raise UserError(f"model = {shown(model)}: must be a name, FILE.py:NAME, a class, or a model of a class of rs.Model")
+        raise UserError(
+            f"model = {shown(model)}: must be a name, FILE.py:NAME, a class, or a model of a class of rs.Model"
+        )
     kind: Any = model if makes else type(model)
     name = kind.kind if MODELS.get(getattr(kind, "kind", "")) is kind else objects.refer(kind)
     find_model(name)

@@ -6,7 +6,8 @@ from dataclasses import asdict
 from math import isnan
 from typing import Any
 
-from resharpen.analysis.claims import Claim, claims
+from resharpen.analysis.claims import claims
+from resharpen.analysis.claims.finding import Claim
 from resharpen.analysis.compare import EVERY, compare
 from resharpen.analysis.verdict import Gain
 from resharpen.errors import UserError

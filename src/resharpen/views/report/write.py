@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from resharpen.analysis.scores import task_of
-from resharpen.analysis.theory import Check
+from resharpen.analysis.theory.checks import Check
 from resharpen.experiments.keeping.files import write_text
 from resharpen.experiments.keeping.machine import versions
 from resharpen.experiments.keeping.opening import RunOrReference

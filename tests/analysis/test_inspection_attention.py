@@ -3,7 +3,7 @@
 import pytest
 
 import resharpen as rs
-from resharpen.analysis.attention import read_prefix
+from resharpen.analysis.inspection import read_prefix
 from resharpen.experiments.specs.spec import Setting
 from resharpen.tasks import Dyck
 

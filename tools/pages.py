@@ -1,0 +1,182 @@
+"""Write the numbers of docs/ from `reference/`: python tools/pages.py [--check]
+
+A page marks where numbers go with `<!-- NAME -->` and `<!-- end -->`; what stands between is written here, never by
+hand. NAME is `claims`, or the name of a reference for a table of its results. `docs/findings.md` is written as a whole.
+With --check nothing is written, and the exit code is 1 if a page is not up to date.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from math import isinf
+from pathlib import Path
+
+import polars as pl
+
+import resharpen as rs
+from resharpen.analysis.claims import Claim, Finding
+from resharpen.analysis.scores import scored_lengths, worst_values
+from resharpen.analysis.statistics import quantile
+from resharpen.experiments.keeping.reference import Reference
+
+DOCS = Path(__file__).parent.parent / "docs"
+CLAIMS = (*(f"fig{n}-overnight" for n in (1, 5, 2, 3)), "fig6-7-overnight", "fig4-overnight")
+"""References that the claims table is made from, in the order of the claims."""
+OURS = ("remedies-sct-laptop", "remedies-max-laptop")
+SHOWN = 3
+"""Findings of either kind that the claims table shows of a claim; findings.md has all."""
+RANGES = {
+    "fig2-overnight": [(n, n) for n in (16, 64, 256, 1024, 4096)],
+    "fig3-overnight": [(1, 175), *((start + 1, start + 175) for start in range(525, 1400, 175))],
+    "fig4-overnight": [(1, 100), (101, 300), (301, 460)],
+    "fig6-7-overnight": [(85, 126), (127, 168)],
+}
+"""Reference -> ranges of lengths of its table. Others have a column per training length."""
+PLACE = re.compile(r"<!-- ([\w-]+) -->\n\n.*?<!-- end -->", re.DOTALL)
+
+
+def main(*options: str) -> int:
+    old = 0
+    for path in sorted(DOCS.glob("*.md")):
+        text = path.read_text()
+        new = findings() if path.name == "findings.md" else PLACE.sub(_filled, text)
+        if new != text:
+            old += 1
+            print(f"docs/{path.name}: {'not up to date' if '--check' in options else 'written'}")
+            if "--check" not in options:
+                path.write_text(new)
+    return int("--check" in options and old > 0)
+
+
+def _filled(place: re.Match[str]) -> str:
+    name = place[1]
+    numbers = claims_table() if name == "claims" else results_table(rs.reference(name))
+    return f"<!-- {name} -->\n\n{numbers}\n\n<!-- end -->"
+
+
+def claims_table() -> str:
+    head = ["| claim | verdict | what holds | what is open, or contrary | from |", "|---|---|---|---|---|"]
+    return "\n".join(head + [_claim_row(run, claim) for run in map(rs.reference, CLAIMS) for claim in _tested(run)])
+
+
+def findings() -> str:
+    """The page of every finding."""
+    lines = [
+        "# Every finding",
+        "",
+        "A claim is tested by its findings. A finding is one number with a 95% interval over draws, and the claim says",
+        "on which side of a threshold it lies. p-values are corrected for the number of findings of the claim (Holm).",
+        "[paper.md](paper.md) has the definitions. `tools/pages.py` writes this page from `reference/`.",
+    ]
+    for run in map(rs.reference, (*CLAIMS, *OURS)):
+        steps = f"{run.experiment.steps:,} steps, {_models(run)} models per cell"
+        lines += ["", f"## `{run.directory.name}`: {steps}"]
+        for claim in _tested(run):
+            lines += ["", f"**Claim {claim.number}. {claim.text}**: {claim.verdict}.", ""]
+            lines += ["| finding | value | 95% interval | claimed | p | verdict |", "|---|---|---|---|---|---|"]
+            lines += [
+                f"| {_cell(f.what)} | {f.interval.estimate:.3f} | {_interval(f)} "
+                f"| {f.says} {f.threshold:g} | {f.p:.2g} | {f.verdict} |"
+                for f in claim.findings
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def _tested(run: Reference) -> Iterator[Claim]:
+    """The claims that a reference is about: of a study of our own, ours."""
+    return (c for c in rs.claims(run) if c.findings and (c.number >= 8) == (run.directory.name in OURS))
+
+
+def _claim_row(run: Reference, claim: Claim) -> str:
+    holds = [f for f in claim.findings if f.verdict == "holds"]
+    others = [f for f in claim.findings if f.verdict != "holds"]
+    verdict = f"{claim.verdict.removesuffix(' at this scale')}: {len(holds)} of {len(claim.findings)} findings hold"
+    missing = f"; {len(claim.lacks)} of its settings are missing" if claim.lacks else ""
+    source = f"`{run.directory.name}`, {_models(run)} models per cell{missing}"
+    return f"| {claim.number}. {claim.text} | {verdict} | {_numbers(holds)} | {_numbers(others)} | {source} |"
+
+
+def _numbers(findings: Sequence[Finding]) -> str:
+    """The first findings, those of one kind side by side: "median TVD difference: peri - pre: -0.061 (...); ..."."""
+    kinds: dict[str, list[str]] = {}
+    for f in findings[:SHOWN]:
+        of, _, kind = _cell(f.what).rpartition(": ")
+        kinds.setdefault(kind, []).append(f"{of + ': ' if of else ''}{f.interval.estimate:.3f} ({_interval(f)})")
+    more = [f"{len(findings) - SHOWN} more"] if len(findings) > SHOWN else []
+    return ". ".join([*(f"{kind}: {'; '.join(numbers)}" for kind, numbers in kinds.items()), *more])
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _interval(finding: Finding) -> str:
+    """No interval is what one without ends is, or one over all values that a share can have."""
+    low, high = finding.interval.low, finding.interval.high
+    if (isinf(low) and isinf(high)) or (low, high) == (0.0, 1.0):
+        return "no interval"
+    return f"up to {high:.3f}" if isinf(low) else f"{low:.3f} or more" if isinf(high) else f"{low:.3f} to {high:.3f}"
+
+
+def _models(run: Reference) -> str:
+    """How many models a setting and variant has: one number, or the least and the most."""
+    counts = run.table("models").group_by("setting", "variant").len()["len"]
+    least, most = counts.min(), counts.max()
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def results_table(run: Reference) -> str:
+    """The best tenth of the models and, in brackets, the median: training weights, best checkpoint."""
+    task = run.experiment.settings[0].task
+    metric = task.metrics[task.metric]
+    worst = worst_values(run)[task.metric]
+    columns, rows = _by_range(run) if run.directory.name in RANGES else _by_train_length(run)
+    lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for variant in dict.fromkeys(name for name, _ in rows):
+        cells = []
+        for column in columns:
+            values = rows.get((variant, column))
+            if values is None:
+                cells.append("")
+                continue
+            ranked = values.fill_null(worst).to_numpy()
+            best, middle = (quantile(ranked, q) for q in (metric.best_quantile, 0.5))
+            cells.append(f"{best:.3f} ({middle:.3f})")
+        lines.append(f"| {variant} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+Cells = tuple[list[str], dict[tuple[str, str], pl.Series]]
+"""Names of the columns, and (row, column) -> one value per model."""
+
+
+def _by_train_length(run: Reference) -> Cells:
+    scores = rs.scores(run).filter(pl.col("weights") == "train", pl.col("has_new"))
+    several = scores["task"].n_unique() > 1 or scores["v"].n_unique() > 1
+    rows = {}
+    for (v, s, variant), models in scores.group_by("v", "train_length", "variant", maintain_order=True):
+        rows[f"{variant}, v = {v}" if several else str(variant), f"s = {s}"] = models["score_new"]
+    columns = sorted({column for _, column in rows}, key=lambda name: int(name[4:]))
+    return columns, rows
+
+
+def _by_range(run: Reference) -> Cells:
+    metric = run.experiment.settings[0].task.metric
+    lengths = scored_lengths(run).filter(pl.col("weights") == "train", pl.col("metric") == metric)
+    titles = {setting.name: setting.task.title for setting in run.experiment.settings}
+    shown = [name for name in titles if name in set(lengths["setting"])]
+    columns, rows = [], {}
+    for setting in shown:
+        for low, high in RANGES[run.directory.name]:
+            of = f"{low:,}" if low == high else f"{low:,}-{high:,}"
+            column = f"{titles[setting]}, {of}" if len(shown) > 1 else of
+            columns.append(column)
+            inside = lengths.filter(pl.col("setting") == setting, pl.col("length").is_between(low, high))
+            means = inside.group_by("variant", "model", maintain_order=True).agg(pl.col("value").mean())
+            for (variant,), models in means.group_by("variant", maintain_order=True):
+                rows[str(variant), column] = models["value"]
+    return columns, rows
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

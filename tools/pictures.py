@@ -1,0 +1,157 @@
+"""Draw the pictures of README and docs from `reference/`: python tools/pictures.py [NAME ...]
+
+Without names it draws all of them. Nothing is trained: pictures of single models (`dispersion`, `inside-s5`,
+`fig4-near`, `comparison`, `placements`) need weights, which references do not have; each has its command in the page
+that shows it.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle, FancyBboxPatch
+
+import resharpen as rs
+from resharpen.analysis.scores import scored_lengths
+from resharpen.parts import PLACEMENTS
+from resharpen.views.violins import COLORS, DARK
+
+IMAGES = Path(__file__).parent.parent / "docs" / "images"
+REFERENCES = {
+    "fig1": "fig1-laptop",
+    **{f"fig{n}-overnight": f"fig{n}-overnight" for n in (1, 2, 3, 4, 5)},
+    "fig6-overnight": "fig6-7-overnight",
+}
+"""Picture -> reference whose figure it is."""
+DPI = 150
+TRAINED = 3
+"""The training length of the models in `hero`."""
+SITES = {
+    "embedding_out": "after the embedding",
+    "block_in": "before attention or MLP",
+    "block_out": "after attention or MLP",
+    "residual": "after the addition",
+    "unembedding_in": "before the output",
+}
+
+
+def hero() -> Figure:
+    """TVD by input length of models trained on at most three tokens: without and with a norm after attention."""
+    run = rs.reference("fig1-overnight")
+    rows = scored_lengths(run).filter(
+        pl.col("metric") == "tvd", pl.col("weights") == "train", pl.col("setting") == f"sct-v9-s{TRAINED}"
+    )
+    figure = Figure(figsize=(8.3, 3.3), layout="constrained", dpi=DPI)
+    panels = figure.subplots(1, 2, sharey=True)
+    titles = {"pre": "pre: norm before attention only", "peri": "peri: norm before and after attention"}
+    for axes, (variant, title) in zip(panels, titles.items(), strict=True):
+        of_variant = rows.filter(variant=variant).sort("draw", "length")
+        lengths = sorted(of_variant["length"].unique())
+        tvd_MxS = of_variant["value"].to_numpy().reshape(-1, len(lengths))
+        axes.axvspan(0.5, TRAINED + 0.5, color="#DDDDDD", alpha=0.6, linewidth=0)
+        axes.plot(lengths, tvd_MxS.T, color=COLORS["train"], alpha=0.16, linewidth=0.8)
+        middle = np.median(tvd_MxS, axis=0)
+        axes.plot(lengths, middle, color=DARK["train"], linewidth=2.6)
+        axes.annotate(
+            "median", (7, middle[6]), (-4, 10), textcoords="offset points", fontsize=10, ha="right", color=DARK["train"]
+        )
+        axes.plot(lengths, [length / 9 for length in lengths], color="black", linewidth=0.9, linestyle=":")
+        axes.text(4.2, 0.56, "uniform guess", fontsize=9, rotation=33, ha="center", va="center")
+        axes.set_title(title, fontsize=11)
+        axes.set_xlabel("input length (tokens)")
+        axes.set_xticks(lengths)
+        axes.set(xlim=(0.5, 8.4), ylim=(0, 1))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.text((TRAINED + 1) / 2, 0.93, "trained", fontsize=9.5, ha="center")
+        axes.text((TRAINED + 9) / 2, 0.93, "never seen in training", fontsize=9.5, ha="center")
+    panels[0].set_ylabel("TVD from exact (0 is perfect)")
+    steps, models = run.experiment.steps, len(rows.filter(variant="pre")["draw"].unique())
+    figure.suptitle(
+        f"Set Complement: {models} models per panel with random hyperparameters, none diverged, {steps:,} steps",
+        fontsize=10,
+    )
+    return figure
+
+
+def block() -> Figure:
+    """One block of a transformer with the sites of its norms, and which placement has a norm at which."""
+    figure = Figure(figsize=(8.3, 2.2), layout="constrained", dpi=DPI)
+    drawing, table = figure.subplots(1, 2, width_ratios=(1.1, 1))
+    _draw_block(drawing)
+    _draw_placements(table)
+    return figure
+
+
+def _draw_block(axes: Axes) -> None:
+    axes.set(xlim=(-0.2, 10.4), ylim=(-1.2, 3.1), aspect="equal")
+    axes.axis("off")
+    arrow = {"arrowstyle": "-|>", "color": "black", "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0}
+
+    def box(x: float, y: float, width: float, text: str, norm: bool = False) -> None:
+        face, edge = ("#FCE9C5", COLORS["bema"]) if norm else ("#E6F0F7", COLORS["train"])
+        style = "round,pad=0.02,rounding_size=0.12"
+        axes.add_patch(
+            FancyBboxPatch((x - width / 2, y - 0.38), width, 0.76, boxstyle=style, fc=face, ec=edge, zorder=1)
+        )
+        axes.text(x, y, text, ha="center", va="center", fontsize=8)
+
+    def line(*points: tuple[float, float]) -> None:
+        axes.plot(*zip(*points[:-1], strict=True), color="black", linewidth=1.1, zorder=0)
+        axes.annotate("", points[-1], points[-2], arrowprops=arrow, zorder=0)
+
+    line((0.5, 0.0), (7.68, 0.0))
+    line((2.4, 0.0), (2.4, 2.6), (2.95, 2.6))
+    line((7.35, 2.6), (7.9, 2.6), (7.9, 0.22))
+    box(0.55, 0, 1.3, "embed")
+    box(1.75, 0, 0.62, "A", norm=True)
+    box(3.3, 2.6, 0.62, "B", norm=True)
+    line((3.65, 2.6), (3.95, 2.6))
+    box(5.1, 2.6, 2.2, "attention\nor MLP")
+    line((6.25, 2.6), (6.65, 2.6))
+    box(7.0, 2.6, 0.62, "C", norm=True)
+    axes.add_patch(Circle((7.9, 0), 0.22, fc="white", ec="black"))
+    axes.text(7.9, 0, "+", ha="center", va="center", fontsize=10)
+    line((8.12, 0.0), (9.9, 0.0))
+    box(8.65, 0, 0.5, "D", norm=True)
+    box(9.35, 0, 0.5, "E", norm=True)
+    axes.text(10.0, 0.0, "output", fontsize=8, va="center")
+    axes.text(5.0, 0.16, "residual stream", fontsize=8, ha="center", color="#555555")
+    axes.text(5.0, -0.95, "A to E: sites where a norm can stand", fontsize=8.5, ha="center")
+
+
+def _draw_placements(axes: Axes) -> None:
+    axes.axis("off")
+    names = ("pre", "post", "peri", "peri-init")
+    rows = [
+        [f"{letter}  {text}", *("●" if getattr(PLACEMENTS[name], site) else "" for name in names)]
+        for letter, (site, text) in zip("ABCDE", SITES.items(), strict=True)
+    ]
+    table = axes.table(
+        rows, colLabels=["", *names], colWidths=[0.55, *[0.12] * 3, 0.19], loc="center", cellLoc="center"
+    )
+    table.auto_set_font_size(False)
+    table.set_fontsize(8)
+    table.scale(1, 1.35)
+    for (row, column), cell in table.get_celld().items():
+        cell.set_linewidth(0)
+        if column == 0:
+            cell.set_text_props(ha="left")
+        if row and row % 2:
+            cell.set_facecolor("#F4F4F4")
+
+
+OWN = {"hero": hero, "block": block}
+
+
+def main(*names: str) -> None:
+    for name in names or (*OWN, *REFERENCES):
+        figure = OWN[name]() if name in OWN else rs.draw(rs.reference(REFERENCES[name]))["figure"]
+        figure.savefig(IMAGES / f"{name}.png")
+        print(f"docs/images/{name}.png")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
