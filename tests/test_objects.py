@@ -175,7 +175,7 @@ REFUSED = {
     ),
     "an array": (
         "W = np.ones(3)\n@rs.norm()\ndef mine(x, p):\n    return x * W[0]",
-        "'mine' uses 'W', a ndarray that a worker cannot make again: compute it in the function, or put both into a file",
+        "'mine' uses 'W', a ndarray that a worker cannot make again: compute it in the function, or put both",
     ),
     "an object": ("f = object()\n@rs.norm()\ndef mine(x, p):\n    return x * hash(f)", "'mine' uses 'f', a object"),
     "not a number": ("K = float('nan')\n@rs.norm()\ndef mine(x, p):\n    return x * K", "'mine' uses 'K', a float"),

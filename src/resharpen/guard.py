@@ -1,4 +1,4 @@
-"""User code runs inside our process: what it changes around it is put back, and it cannot end the process in silence."""
+"""User code runs inside our process: what it changes is put back, and it cannot end the process in silence."""
 
 from __future__ import annotations
 

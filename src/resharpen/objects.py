@@ -2,8 +2,8 @@
 
 A worker has to make it again, and a run has to keep its source. What is defined in a file goes by that file. What is
 defined in a cell goes by a file that is written for it: the statement that defines it, what it uses of other cells, and
-the imports of both. The file exists as long as this process; the run keeps a copy, like of any code. To continue the run
-later, give it the same object again, or trust the copy.
+the imports of both. The file exists as long as this process; the run keeps a copy, like of any code. To continue the
+run later, give it the same object again, or trust the copy.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ class _Written:
 
     def _lost(self, name: str, value: Any, of: str) -> UserError:
         return UserError(
-            f"'{of}' uses '{name}', a {type(value).__name__} that a worker cannot make again: compute it in the function, "
-            "or put both into a file"
+            f"'{of}' uses '{name}', a {type(value).__name__} that a worker cannot make again: compute it in the "
+            "function, or put both into a file"
         )
 
 

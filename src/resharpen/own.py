@@ -6,7 +6,7 @@ says which content is meant, wherever the file lies:
     dyt.py:dyt@3f2a9c0b1d4e
 
 So a spec, a table or an id that names the user's code can never mean another version of it. The hash covers what the
-file imports from outside the environment (`imports.py`). `find` executes the file, once, and gives what it defines under
+file imports from outside the environment (`imports.py`). `find` executes the file, once, and gives what it defines by
 that name. A name that comes out of a run or a reference, which others may have written, never leads to a file: `stored`
 lets references pass and nothing else.
 """
@@ -28,6 +28,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from resharpen import imports
+from resharpen.declared import check_class
 from resharpen.errors import UserError, unknown
 from resharpen.guard import guarded, is_interrupt
 from resharpen.paths import here
@@ -216,6 +217,7 @@ def find_class(catalog: Mapping[str, type[T]], base: type[T], what: str, kind: s
             f"'{short(kind)}' in {source(kind).path} is not a {what}: "
             f"it has to be a frozen dataclass derived from rs.{base.__name__}"
         )
+    check_class(found, f"'{short(kind)}' in {source(kind).path}")
     found.kind = kind  # pyright: ignore[reportAttributeAccessIssue]
     return found
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+
+from resharpen.errors import UserError
+from resharpen.plain import shown, typed
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,11 @@ class Parameter:
 
 def learned(*shape: int | str, start: float | None = None) -> Parameter:
     """What a part learns: matrices are drawn and decay, what starts at a constant does not."""
+    for size in shape:
+        if isinstance(size, bool) or not (isinstance(size, str) or (isinstance(size, int) and size >= 1)):
+            raise UserError(f"rs.learned: size {shown(size)}: must be a whole number from 1 on, or the name of a size")
+    if start is not None and not math.isfinite(typed("start of rs.learned", start, float)):
+        raise UserError(f"rs.learned: start = {start}: must be finite")
     return Parameter(shape, start, decays=start is None, inner=start is None and len(shape) == 2)
 
 

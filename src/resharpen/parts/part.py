@@ -25,9 +25,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from resharpen.errors import UserError
+from resharpen.declared import check_arguments, check_values, name_of, refuse_bare
+from resharpen.errors import UserError, unknown
 from resharpen.optim.hyperparameters import TABLE, Row
 from resharpen.parts.parameter import Parameter
+from resharpen.plain import typed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +44,8 @@ class Part:
     hyperparameters: Mapping[str, Row] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_values(self.name, "parameters", self.parameters, Parameter, "rs.learned(...)")
+        check_values(self.name, "hyperparameters", self.hyperparameters, Row, "rs.Row(low, high)")
         for name in self.parameters:
             if name in (*TABLE, *self.hyperparameters):
                 raise UserError(f"{self.name}: a learned parameter cannot be called '{name}': a hyperparameter is")
@@ -98,7 +102,8 @@ class Positions(Part):
 
 def norm(hyperparameters: Mapping[str, Row] | None = None, **parameters: Parameter) -> Callable[..., Norm]:
     """Declare a norm function; a learned parameter may have the sizes "d"."""
-    return lambda function: Norm(_name(function), function, parameters, hyperparameters or {})
+    refuse_bare("norm", hyperparameters)
+    return lambda function: Norm(name_of(function, "norm", "x, p"), function, parameters, hyperparameters or {})
 
 
 def attention(
@@ -113,20 +118,34 @@ def attention(
     """Declare an attention: from logits to weights. A learned parameter may have the sizes "heads", "d", "d_head" and
     "d_heads", all heads side by side; it is [M, 1, *shape, 1, ...] with as many axes as the logits, so one number
     per head broadcasts. With `softmax` the function is `masked_softmax(e, mask)`, and torch's own attention is used."""
-    return lambda function: Attention(
-        _name(function), function, parameters, hyperparameters or {}, trains, orders, output, scale, softmax
-    )
+    refuse_bare("attention", hyperparameters)
+    for name, flag in (("trains", trains), ("orders", orders), ("softmax", softmax)):
+        typed(f"{name} of @rs.attention", flag, bool)
+    for name, further, arguments in (("output", output, "z, p"), ("scale", scale, "p")):
+        if further is not None:
+            check_arguments(further, arguments, f"{name} of @rs.attention is a function of ({arguments})")
+
+    def declared(function: Callable[..., Any]) -> Attention:
+        name = name_of(function, "attention", "e, mask, p")
+        return Attention(name, function, parameters, hyperparameters or {}, trains, orders, output, scale, softmax)
+
+    return declared
+
+
+ON = {"queries_keys": "x, p", "logits": "e, p"}
+"""What a position encoding may act on, and the arguments of its function."""
 
 
 def positions(
     on: Literal["queries_keys", "logits"], hyperparameters: Mapping[str, Row] | None = None, **parameters: Parameter
 ) -> Callable[..., Positions]:
     """Declare a position encoding, on queries and keys or on attention logits; learned parameters as in attention."""
-    return lambda function: Positions(_name(function), function, parameters, hyperparameters or {}, on)
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return function.__name__.replace("_", "-")
+    refuse_bare("positions", on)
+    if on not in ON:
+        raise unknown("place of positions", str(on), ON)
+    return lambda function: Positions(
+        name_of(function, "positions", ON[on]), function, parameters, hyperparameters or {}, on
+    )
 
 
 def masked_softmax(e: Tensor, mask: Tensor) -> Tensor:

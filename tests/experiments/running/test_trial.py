@@ -1,4 +1,4 @@
-"""User code is tried before it is believed: what each check refuses, and that everything built in passes all of them."""
+"""User code is tried before it is believed: what each check refuses, and that what is built in passes."""
 
 from __future__ import annotations
 

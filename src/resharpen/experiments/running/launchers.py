@@ -236,8 +236,8 @@ def _work(directory: str, trust_code: bool, code: Sequence[str], line: Any) -> N
 
 
 def _be_killed_with_the_driver() -> None:
-    """By the kernel, where it can: user code that stays in C, in a regular expression that never ends say, lets no other
-    thread of Python notice anything."""
+    """By the kernel, where it can: while user code stays in C, in a regular expression that never ends say, no other
+    thread of Python runs."""
     if sys.platform != "linux":
         return
     import ctypes

@@ -29,8 +29,8 @@ from resharpen.tasks.task import ROUNDING
 MODELS, SEQUENCES, LENGTH = 3, 4, 24
 """In a trial; shorter where the sequences of the task are."""
 TOLERANCE = 1e-4
-"""How far logits may move, relative to the largest of their model: far above the rounding of float32, and far below what
-a token makes of them with the weights of a trial."""
+"""How far logits may move, relative to the largest of their model: far above the rounding of float32, and far below
+what a token makes of them with the weights of a trial."""
 SAMPLED = 4096
 """Sequences that are compared with p*."""
 FALSE_ALARMS = 1e-6
