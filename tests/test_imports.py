@@ -128,8 +128,8 @@ def test_a_package_that_is_installed_in_place_counts_and_the_environment_does_no
     assert own.refer(f"{path}:value") != before
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_run_keeps_its_helpers_and_says_so(tiny, tmp_path, file, capsys, workers):
+@pytest.mark.parametrize(("workers", "then"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.slow)])
+def test_a_run_keeps_its_helpers_and_says_so(tiny, tmp_path, file, capsys, workers, then):
     out = tmp_path / "r"
     spec = replace(tiny, variants=[f"pre+{file}:mine"], models=1)
     store = run(spec, out, workers=workers)
@@ -155,7 +155,7 @@ def test_a_run_keeps_its_helpers_and_says_so(tiny, tmp_path, file, capsys, worke
         run(replace(tiny, variants=[f"pre+{file}:mine"], models=2), out, workers=1)
     shutil.rmtree(file.parent)
     own._admitted.clear()
-    grown = run(load(out, trust_code=True).experiment.with_changes(models=2), out, workers=workers, trust_code=True)
+    grown = run(load(out, trust_code=True).experiment.with_changes(models=2), out, workers=then, trust_code=True)
     assert len(grown.done()) == 4
     (kept / "other.py").write_text("FACTOR = 9.0\n")
     own._admitted.clear()

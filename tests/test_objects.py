@@ -9,6 +9,7 @@ import sys
 import types
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -209,15 +210,19 @@ def test_code_without_a_source_is_refused(monkeypatch):
 
 
 def test_what_is_built_in_goes_by_its_name():
-    assert rs.Variant("pre", norm=layer).norm == "layer"
-    assert rs.Variant(model=rs.Transformer).model == rs.ModelChange("transformer")
-    assert dict(rs.Variant(model=rs.Transformer(5, layers=3)).model.sizes)["layers"] == 3
+    given: Any = {"norm": layer, "model": rs.Transformer(5, layers=3)}
+    variant = rs.Variant("pre", **given)
+    assert variant.norm == "layer"
+    assert variant.model is not None
+    assert (variant.model.kind, dict(variant.model.sizes)["layers"]) == ("transformer", 3)
+    given = {"model": rs.Transformer}
+    assert rs.Variant(**given).model == rs.ModelChange("transformer")
 
 
 @dataclass(frozen=True)
 class Coin(rs.TokenTask):
-    longest = 4
-    vocabulary = 2
+    longest = 4  # pyright: ignore
+    vocabulary = 2  # pyright: ignore
 
     def sample(self, words_NxT):
         return rs.below(words_NxT, 2)

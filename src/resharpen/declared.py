@@ -62,7 +62,7 @@ def check_class(found: type, where: str) -> None:
             if name.startswith("_") or not isinstance(function, FunctionType):
                 continue
             if mine is method and "NotImplementedError" in function.__code__.co_names and name not in OPTIONAL:
-                raise UserError(f"{where} does not define {name}{inspect.signature(function)}")
+                raise UserError(f"{where} does not define {name}({', '.join(inspect.signature(function).parameters)})")
             if mine is not method and isinstance(method, FunctionType) and isinstance(mine, FunctionType):
                 taken = inspect.signature(method).parameters.values()
                 needed = ", ".join(x.name for x in taken if x.default is x.empty)

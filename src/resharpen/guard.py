@@ -44,7 +44,7 @@ def _arithmetic() -> dict[str, tuple[Callable[[], Any], Callable[[Any], None]]]:
     }
 
 
-def _surroundings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], None]]]:
+def _surroundings() -> dict[str, tuple[Callable[..., Any], Callable[..., Any]]]:
     """State that results do not depend on, but the rest of a command or of a notebook may."""
     return {
         "random": (random.getstate, random.setstate),

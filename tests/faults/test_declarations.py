@@ -181,14 +181,14 @@ def _fuzz(tmp_path, capsys, code: str) -> None:
     assert os.getcwd() == here
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(code=files())
 def test_user_code_fuzzed(tmp_path, capsys, code):
     _fuzz(tmp_path, capsys, code)
 
 
 @pytest.mark.slow
-@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(code=files())
 def test_user_code_fuzzed_for_long(tmp_path, capsys, code):
     _fuzz(tmp_path, capsys, code)

@@ -143,7 +143,7 @@ def test_what_code_changes_when_it_is_loaded_is_put_back(tmp_path):
     path.write_text(CHANGES)
 
     def state():
-        numbers = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+        numbers = random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()
         of_torch = torch.is_grad_enabled(), torch.get_default_dtype()
         rest = np.geterr(), list(warnings.filters), os.getcwd(), list(sys.path), sys.stdout, signal.getsignal(2)
         return numbers, of_torch, rest

@@ -193,7 +193,7 @@ def test_parts_that_are_built_in_pass(kind, name):
 
 @pytest.mark.parametrize("setting", usual_settings(), ids=lambda setting: setting.model.kind)
 def test_models_that_are_built_in_pass(setting):
-    experiment = Experiment("x", (replace(setting, train_length=8),), ["pre"], 2, 2, engine="torch")
+    experiment = Experiment("x", (replace(setting, train_length=8),), {"pre": Variant("pre")}, 2, 2, engine="torch")
     trial.try_variant(experiment, experiment.cells()[0], experiment.variants["pre"])
 
 

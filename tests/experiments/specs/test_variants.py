@@ -484,7 +484,7 @@ def test_what_a_part_must_give(tmp_path, part, message):
 def test_a_learned_parameter_hides_nothing():
     for declare in (rs.norm(rms_epsilon=rs.learned()), rs.attention(n=rs.learned()), rs.attention(x=rs.learned())):
         with pytest.raises(UserError, match=r"cannot be called 'rms_epsilon'|'[nx]' is taken"):
-            declare(lambda x, p: x)
+            declare(lambda *arguments: arguments[0])
     with pytest.raises(UserError, match="cannot be called 'a': a hyperparameter is"):
         rs.norm(hyperparameters={"a": rs.Row(1, 2)}, a=rs.learned())(lambda x, p: x)
 
@@ -509,7 +509,8 @@ def test_a_hyperparameter_is_no_column_of_the_tables(tmp_path, name):
 def test_a_model_whose_fields_cannot_be_kept(tmp_path, field, message):
     (tmp_path / "f.py").write_text(
         "from dataclasses import dataclass\nimport resharpen as rs\n@dataclass(frozen=True)\nclass Sized(rs.Model):\n"
-        f"    vocabulary: int\n    {field}\n    def parameters(self, parts):\n        return {{}}\n# {tmp_path}\n"
+        f"    vocabulary: int\n    {field}\n    def parameters(self, parts):\n        return {{}}\n"
+        f"    def logits(self, theta, tokens, parts, hyper, record=None):\n        pass\n# {tmp_path}\n"
     )
     with pytest.raises(UserError, match=message):
         sct([f"{tmp_path}/f.py:Sized"])

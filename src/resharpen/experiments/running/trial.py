@@ -184,7 +184,7 @@ def check_model(logits: Logits, inputs: Any, vocabulary: int) -> None:
             _refuse_moved(base[:, :, :cut], logits(later)[:, :, :cut], "the tokens that come later")
             shorter = logits(inputs[:, :cut])
             _refuse_moved(base[:, :, :cut], shorter, "how much padding follows")
-    some = Items(*(x[:1] for x in inputs)) if isinstance(inputs, Items) else inputs[:1]
+    some = inputs._make(x[:1] for x in inputs) if isinstance(inputs, Items) else inputs[:1]
     _refuse_moved(base[:, :1], logits(some), "the other sequences of a minibatch")
     _refuse_moved(base[:1], logits(inputs, slice(1)), "the other models of an ensemble")
 

@@ -177,7 +177,7 @@ def _change_to(model: Any) -> ModelChange:
     kind: Any = model if makes else type(model)
     name = kind.kind if MODELS.get(getattr(kind, "kind", "")) is kind else objects.refer(kind)
     find_model(name)
-    given = [] if makes else [f.name for f in fields(model) if f.name not in OF_THE_TASK]
+    given = [] if makes else [f.name for f in fields(model) if f.name not in OF_THE_TASK]  # pyright: ignore[reportArgumentType]
     return ModelChange(name, tuple(sorted((size, getattr(model, size)) for size in given)))
 
 
