@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from resharpen.errors import UserError
+from resharpen.plain import shown, typed
 
 STD = 0.02
 """Of the truncated normal that matrices start from."""
@@ -80,6 +84,12 @@ def learned(
     >>> slopes.start(2)
     [0.0625, 0.00390625]
     """
+    for size in shape:
+        if isinstance(size, bool) or not (isinstance(size, str) or (isinstance(size, int) and size >= 1)):
+            raise UserError(f"rs.learned: size {shown(size)}: must be a whole number from 1 on, or the name of a size")
+    is_number = start is not None and not callable(start)
+    if is_number and not math.isfinite(typed("start of rs.learned", start, float)):
+        raise UserError(f"rs.learned: start = {start}: must be finite")
     drawn = start is None
     by_role = drawn and role != "embedding", drawn and len(shape) == 2 and role == "inner"
     decays, inner = (usual if given is None else given for usual, given in zip(by_role, (decays, inner), strict=True))

@@ -32,14 +32,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from inspect import signature
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, Literal
 
+from resharpen.declared import check_arguments, check_values, name_of, refuse_bare
 from resharpen.errors import UserError, unknown
 from resharpen.optim.hyperparameters import TABLE, Row
 from resharpen.parts.parameter import Parameter
 from resharpen.parts.placement import SITES
+from resharpen.plain import typed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,6 +59,8 @@ class Part:
     hyperparameters: Mapping[str, Row] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_values(self.name, "parameters", self.parameters, Parameter, "rs.learned(...)")
+        check_values(self.name, "hyperparameters", self.hyperparameters, Row, "rs.Row(low, high)")
         for name in self.parameters:
             if name in (*TABLE, *self.hyperparameters):
                 raise UserError(f"{self.name}: a learned parameter cannot be called '{name}': a hyperparameter is")
@@ -142,9 +145,10 @@ def norm(
     hyperparameters: Mapping[str, Row] | None = None, sites: tuple[str, ...] = SITES, **parameters: Parameter
 ) -> Callable[..., Norm]:
     """Declare a norm function, for some sites only if `sites` says so; a learned parameter may have the sizes "d"."""
+    refuse_bare("norm", hyperparameters)
     if strange := [site for site in sites if site not in SITES]:
         raise unknown("site of a norm", strange[0], SITES)
-    return lambda function: Norm(_name(function), function, parameters, hyperparameters or {}, sites)
+    return lambda function: Norm(name_of(function, "norm", "x, p"), function, parameters, hyperparameters or {}, sites)
 
 
 def attention(
@@ -159,9 +163,22 @@ def attention(
     """Declare an attention: from logits to weights. A learned parameter may have the sizes "heads", "d", "d_head" and
     "d_heads", all heads side by side; it is [M, 1, *shape, 1, ...] with as many axes as the logits, so one number
     per head broadcasts. With `softmax` the function is `masked_softmax(e, mask)`, and torch's own attention is used."""
-    return lambda function: Attention(
-        _name(function), function, parameters, hyperparameters or {}, trains, orders, output, scale, softmax
-    )
+    refuse_bare("attention", hyperparameters)
+    for name, flag in (("trains", trains), ("orders", orders), ("softmax", softmax)):
+        typed(f"{name} of @rs.attention", flag, bool)
+    for name, further, arguments in (("output", output, "z, p"), ("scale", scale, "p")):
+        if further is not None:
+            check_arguments(further, arguments, f"{name} of @rs.attention is a function of ({arguments})")
+
+    def declared(function: Callable[..., Any]) -> Attention:
+        name = name_of(function, "attention", "e, mask, p")
+        return Attention(name, function, parameters, hyperparameters or {}, trains, orders, output, scale, softmax)
+
+    return declared
+
+
+ON = {"queries_keys": "q, k, p", "logits": "e, p", "embedding": "x, p"}
+"""What a position encoding may act on, and the arguments of its function."""
 
 
 def positions(
@@ -171,36 +188,27 @@ def positions(
 ) -> Callable[..., Positions]:
     """Declare a position encoding, on queries and keys, on attention logits or on the embedding. Learned parameters are
     as in attention, one of each per block; on the embedding as in a norm, one of each per model."""
-    allowed = ("queries_keys", "logits", "embedding")
-    if on not in allowed:
-        raise unknown("place of positions", str(on), allowed)
-
-    def declared(function: Callable[..., Any]) -> Positions:
-        takes = 3 if on == "queries_keys" else 2
-        if (given := len(signature(function).parameters)) != takes:
-            arguments = {"queries_keys": "q, k, p", "logits": "e, p", "embedding": "x, p"}[on]
-            raise UserError(f"{_name(function)} has {given} arguments: positions on {on} take ({arguments})")
-        return Positions(_name(function), function, parameters, hyperparameters or {}, on)
-
-    return declared
+    refuse_bare("positions", on)
+    if on not in ON:
+        raise unknown("place of positions", str(on), ON)
+    return lambda function: Positions(
+        name_of(function, "positions", ON[on]), function, parameters, hyperparameters or {}, on
+    )
 
 
 def dropout(
     hyperparameters: Mapping[str, Row] | None = None, on: tuple[str, ...] = ("weights", "block_out")
 ) -> Callable[..., Dropout]:
     """Declare what is done to attention weights, to what blocks add to the stream, or to both, in training only."""
+    refuse_bare("dropout", hyperparameters)
     allowed = ("weights", "block_out")
     if isinstance(on, str) or not on or any(place not in allowed for place in on):
         raise UserError(f"on = {on!r}: a tuple of what dropout acts on, from {', '.join(allowed)}")
-    return lambda function: Dropout(_name(function), function, {}, hyperparameters or {}, on)
+    return lambda function: Dropout(name_of(function, "dropout", "x, p"), function, {}, hyperparameters or {}, on)
 
 
 def _defined(module: str, name: str) -> Part:
     return getattr(import_module(module), name)
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return function.__name__.replace("_", "-")
 
 
 def masked_softmax(e: Tensor, mask: Tensor) -> Tensor:

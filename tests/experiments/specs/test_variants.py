@@ -484,7 +484,7 @@ def test_what_a_part_must_give(tmp_path, part, message):
 def test_a_learned_parameter_hides_nothing():
     for declare in (rs.norm(rms_epsilon=rs.learned()), rs.attention(n=rs.learned()), rs.attention(x=rs.learned())):
         with pytest.raises(UserError, match=r"cannot be called 'rms_epsilon'|'[nx]' is taken"):
-            declare(lambda x, p: x)
+            declare(lambda *arguments: arguments[0])
     with pytest.raises(UserError, match="cannot be called 'a': a hyperparameter is"):
         rs.norm(hyperparameters={"a": rs.Row(1, 2)}, a=rs.learned())(lambda x, p: x)
 
@@ -509,17 +509,19 @@ def test_a_hyperparameter_is_no_column_of_the_tables(tmp_path, name):
 def test_a_model_whose_fields_cannot_be_kept(tmp_path, field, message):
     (tmp_path / "f.py").write_text(
         "from dataclasses import dataclass\nimport resharpen as rs\n@dataclass(frozen=True)\nclass Sized(rs.Model):\n"
-        f"    vocabulary: int\n    {field}\n    def parameters(self, parts):\n        return {{}}\n# {tmp_path}\n"
+        f"    vocabulary: int\n    {field}\n    def parameters(self, parts):\n        return {{}}\n"
+        f"    def logits(self, theta, tokens, parts, hyper, record=None):\n        pass\n# {tmp_path}\n"
     )
     with pytest.raises(UserError, match=message):
         sct([f"{tmp_path}/f.py:Sized"])
 
 
-def test_a_task_whose_field_is_a_column():
-    @dataclass(frozen=True)
-    class Long(SetComplement):
-        steps: int = 3
+@dataclass(frozen=True)
+class Long(SetComplement):
+    steps: int = 3
 
+
+def test_a_task_whose_field_is_a_column():
     with pytest.raises(UserError, match="a task cannot have a field 'steps'"):
         Experiment("x", (Setting(Long(4), 2),), ["pre"], 1, 1)
 

@@ -20,9 +20,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
-from resharpen import own
+from resharpen import objects, own
 from resharpen.errors import UserError, unknown
 from resharpen.models import MODELS, Model, find_model
 from resharpen.models.model import Misfit
@@ -48,7 +49,7 @@ from resharpen.parts import (
     find_norm,
     find_positions,
 )
-from resharpen.plain import build, known, typed
+from resharpen.plain import build, known, shown, typed
 
 PARTS = ("placement", "norm", "attention", "positions", "dropout", "optimizer", "schedule")
 DEFAULTS = {
@@ -148,6 +149,14 @@ class Variant:
     norm_at: tuple[tuple[str, str], ...] = ()
     """Sites with another norm function than `norm`, and which, in the order of SITES."""
 
+    def __post_init__(self) -> None:
+        """Parts and models may be given as Python objects: from here on they go by name."""
+        for kind in PARTS[1:]:
+            if not isinstance(part := getattr(self, kind), str | None):
+                object.__setattr__(self, kind, _name_of(kind, part))
+        if not isinstance(self.model, ModelChange | None):
+            object.__setattr__(self, "model", _change_to(self.model))
+
     def resolved(self, model: Model) -> Variant:
         """The same with nothing left open, for the model that it means."""
         placement = self.placement or next(iter(model.placements))
@@ -208,6 +217,32 @@ class Variant:
 def sizes_of(model: Model) -> list[str]:
     """The sizes that a spec can choose."""
     return [field.name for field in fields(model) if field.name not in OF_THE_TASK]  # pyright: ignore[reportArgumentType]
+
+
+def _name_of(kind: str, part: Any) -> str:
+    """The name of a part that was given as an object, which has to be of that kind."""
+    for name, built_in in CATALOGS[kind].items():
+        if part is built_in:
+            return name
+    if not isinstance(part, next(each for each, name in _KINDS.items() if name == kind)):
+        raise UserError(f"{kind} = {shown(part)}: must be a name, FILE.py:NAME, or what @rs.{kind} makes")
+    return objects.refer(part)
+
+
+def _change_to(model: Any) -> ModelChange:
+    """The change to a model that was given as a class, or with its sizes; a name will do, too."""
+    if isinstance(model, str):
+        return ModelChange(own.refer(model) if own.is_own(model) else model)
+    makes = isinstance(model, type | FunctionType)
+    if not makes and not isinstance(model, Model):
+        raise UserError(
+            f"model = {shown(model)}: must be a name, FILE.py:NAME, a class, or a model of a class of rs.Model"
+        )
+    kind: Any = model if makes else type(model)
+    name = kind.kind if MODELS.get(getattr(kind, "kind", "")) is kind else objects.refer(kind)
+    find_model(name)
+    given = [] if makes else sizes_of(model)
+    return ModelChange(name, tuple(sorted((size, getattr(model, size)) for size in given)))
 
 
 def _candidates(kind: str, model: Model) -> Iterable[tuple[str, Any]]:
