@@ -106,13 +106,17 @@ class Claims:
     For example:
         resharpen claims runs/fig1-laptop
         resharpen claims fig1-overnight         (a reference that comes with the package)
+        resharpen claims fig1-overnight --sensitivity
     """
 
     run: RunOrReference
     trust_code: TrustCode = False
+    sensitivity: bool = False
+    """Test every claim also with other quantiles, checkpoints and thresholds, and say which verdicts depend on them."""
 
     def __call__(self, console: Console) -> None:
         from resharpen.analysis.claims import claims, why_no_claims
+        from resharpen.views.sensitivity import print_sensitivity
         from resharpen.views.tables import print_claims
 
         run = look(self.run, self.trust_code)
@@ -120,7 +124,10 @@ class Claims:
             raise UserError(f"{self.run}: {reason}")
         if not (found := claims(run)):
             raise UserError(f"{self.run}: there is no draw yet that all variants have; continue with: {run.command}")
-        print_claims(found, console)
+        if self.sensitivity:
+            print_sensitivity(run, console)
+        else:
+            print_claims(found, console)
 
 
 @dataclass(frozen=True)
