@@ -79,5 +79,5 @@ def _sized(reference: Reference, part: Experiment, pace: Paces, models: int, wor
 
 def _too_long(plan: Quick) -> str:
     steps, models = plan.experiment.steps, plan.experiment.models
-    minutes = f"{plan.seconds / 60:.0f} more minutes"
-    return f"{models} model{'s' * (models > 1)} per variant for {steps:,} steps would take {minutes} here"
+    work = f"{models} model{'s' * (models > 1)} per variant for {steps:,} steps"
+    return f"{work} would take about {plan.seconds / 60:.1f} min here, more than is left"
