@@ -17,7 +17,6 @@ from resharpen.experiments.keeping.reference import Reference, write_reference
 from resharpen.experiments.running.estimate import Pace
 from resharpen.experiments.running.quick import plan_quick
 from resharpen.experiments.specs.variant import Variant
-from resharpen.signals import Orderly
 
 
 @pytest.fixture
@@ -69,9 +68,12 @@ def test_what_differs_ends_with_1(kept, capsys):
 
 
 def test_a_stop_is_told_and_leaves_nothing(kept, capsys, monkeypatch):
-    stopping = Orderly()
-    stopping.number = 2
-    monkeypatch.setattr("resharpen.commands.quick.orderly", lambda: contextlib.nullcontext(stopping))
+    def stopped_twice(asked):
+        for _ in range(2):
+            asked.stop(2, None)
+        return contextlib.nullcontext(asked)
+
+    monkeypatch.setattr("resharpen.commands.quick.orderly", stopped_twice)
     with pytest.raises(SystemExit, match="130"):
         main(["verify", "--all", "--quick"])
     assert shown(capsys).count("not compared: stopped") == 2

@@ -11,13 +11,22 @@ from typing import TYPE_CHECKING
 
 from resharpen.errors import UserError
 from resharpen.paths import absolute
-from resharpen.signals import orderly
+from resharpen.signals import Orderly, orderly, say
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from resharpen.analysis.verify import Summary
     from resharpen.experiments.keeping.reference import Reference
+
+
+class Patient(Orderly):
+    """A second signal does not end the process at once: that would leave the temporary directory behind."""
+
+    def stop(self, number: int, _frame: object) -> None:
+        if not self.number:
+            self.number = number
+            say("stopping after the current chunk\n")
 
 
 def verify_quickly(references: Sequence[Reference], out: Path | None, console: Console) -> None:
@@ -35,7 +44,9 @@ def verify_quickly(references: Sequence[Reference], out: Path | None, console: C
     results: dict[str, Summary | str] = {}
     view = LiveProgress if console.is_terminal else PlainProgress
     with ExitStack() as stack:
-        asked = stack.enter_context(orderly())  # outside: a signal must not leave the temporary directory behind
+        asked = stack.enter_context(
+            orderly(Patient())
+        )  # outside: a signal must not leave the temporary directory behind
         directory = (
             absolute(out) if out else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="resharpen-")))
         )
