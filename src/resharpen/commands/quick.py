@@ -44,9 +44,7 @@ def verify_quickly(references: Sequence[Reference], out: Path | None, console: C
     results: dict[str, Summary | str] = {}
     view = LiveProgress if console.is_terminal else PlainProgress
     with ExitStack() as stack:
-        asked = stack.enter_context(
-            orderly(Patient())
-        )  # outside: a signal must not leave the temporary directory behind
+        asked = stack.enter_context(orderly(Patient()))  # outside: it has to outlive every run
         directory = (
             absolute(out) if out else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="resharpen-")))
         )
