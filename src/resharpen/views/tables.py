@@ -158,8 +158,8 @@ def print_comparison(found: Comparison, console: Console) -> None:
     console.print(
         f"95% intervals over {pairs} draws per setting and the sequences that they are scored on; helps and hurts "
         f"after Holm's correction; no difference: the interval is within {found.margin:g}; undecided +n: about n more "
-        "models per setting would decide; not trained: of neither variant a tenth of the models is better than the best "
-        f"constant distribution. {weights} weights, {CHOSEN[found.selection]}. "
+        "models per setting would decide; not trained: of neither variant a tenth of the models is better than the "
+        f"best constant distribution. {weights} weights, {CHOSEN[found.selection]}. "
         f"{diverged} of {total:,} models diverged; without a checkpoint they count as the worst.",
         style="dim",
     )
