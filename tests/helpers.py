@@ -14,8 +14,10 @@ from resharpen.models import RETRIEVER_PLACEMENTS, Minimal, Model, Retriever, Tr
 from resharpen.optim import OPTIMIZERS
 from resharpen.optim.hyperparameters import TABLE, Row, draw, narrowed
 from resharpen.optim.optimizer import Optimizer
-from resharpen.parts import ATTENTIONS, NORMS, PLACEMENTS, POSITIONS, STUDIED_PLACEMENTS, Parts, Placement
-from resharpen.parts.part import Attention, Norm, Positions
+from resharpen.optim.schedule import Schedule
+from resharpen.optim.schedules import SCHEDULES
+from resharpen.parts import ATTENTIONS, DROPOUTS, NORMS, PLACEMENTS, POSITIONS, STUDIED_PLACEMENTS, Parts, Placement
+from resharpen.parts.part import Attention, Dropout, Norm, Positions
 from resharpen.state import arrays_of
 from resharpen.tasks import Batch, Dyck, MaxRetrieval, SetComplement, Task
 from resharpen.tasks.automaton import Automaton
@@ -108,6 +110,9 @@ def of_parts(
     attention: str | Attention = "softmax",
     positions: str | Positions | None = None,
     optimizer: str | Optimizer = "adamw",
+    schedule: str | Schedule = "linear",
+    dropout: str | Dropout = "no-dropout",
+    norm_at: Mapping[str, str] | None = None,
 ) -> Problem:
     """A problem whose parts are given by name, or as they are; positions are the model's own where none are said."""
 
@@ -119,14 +124,18 @@ def of_parts(
         found(NORMS, norm),
         found(ATTENTIONS, attention),
         found(POSITIONS, positions or type(model).positions),
+        found(DROPOUTS, dropout),
+        tuple((site, NORMS[name]) for site, name in (norm_at or {}).items()),
     )
-    return Problem(task, model, parts, length, batch, steps, seed, found(OPTIMIZERS, optimizer))
+    how = found(OPTIMIZERS, optimizer), found(SCHEDULES, schedule)
+    return Problem(task, model, parts, length, batch, steps, seed, *how)
 
 
 def make_ensemble(problem: Problem, draws: int | Sequence[int] = 3, **rows: Any) -> Ensemble:
     """The first so many draws, or the given ones; rows of the table of hyperparameters narrowed as asked."""
     draw_M = np.arange(draws) if isinstance(draws, int) else np.array(draws)
-    table: dict[str, Row] = {**TABLE, **problem.optimizer.hyperparameters, **problem.parts.hyperparameters}
+    brought = (problem.optimizer, problem.schedule, problem.parts)
+    table: dict[str, Row] = {**TABLE, **{name: row for x in brought for name, row in x.hyperparameters.items()}}
     table |= {name: narrowed(name, value, table[name]) for name, value in rows.items()}
     return Ensemble(draw_M, draw(table, problem.seed, problem.setting, draw_M))
 

@@ -77,6 +77,22 @@ from resharpen.parts.part import positions
 def late(e, p):
     return e + 1
 ''',
+    "parts/dropout/twice.py": '''
+"""What a block adds is doubled in training (Nobody, 2026)."""
+from resharpen.parts.part import dropout
+
+@dropout(on=("block_out",))
+def twice(x, p):
+    return 2 * x
+''',
+    "optim/schedules/slow.py": '''
+"""Half of the peak (Nobody, 2026)."""
+from resharpen.optim.schedule import schedule, warmed_up
+
+@schedule()
+def slow(t, p):
+    return 0.5 * warmed_up(t, p, 1.0)
+''',
     "optim/still.py": '''
 """Nothing moves (Nobody, 2026)."""
 from resharpen.optim.optimizer import optimizer
@@ -92,11 +108,13 @@ IMPORTS = {
     "parts/norms/__init__.py": ("from resharpen.parts.norms.halve import halve", "rms", "halve"),
     "parts/attention/__init__.py": ("from resharpen.parts.attention.even import even", "softmax", "even"),
     "parts/positions/__init__.py": ("from resharpen.parts.positions.late import late", "rope", "late"),
+    "parts/dropout/__init__.py": ("from resharpen.parts.dropout.twice import twice", "no_dropout", "twice"),
+    "optim/schedules/__init__.py": ("from resharpen.optim.schedules.slow import slow", "linear", "slow"),
     "optim/__init__.py": ("from resharpen.optim.still import still", "adamw", "still"),
 }
 """Catalogs: the import, and what comes before the first entry."""
 FIGURE = """    "coins": Entry(
-        "Ours", lambda scale: (Setting(SetComplement(4), 2),), ("pre", "peri"), {x: Size(1, 2, 1) for x in SCALES}
+        "Ours", lambda scale: (Setting(SetComplement(4), 2),), ("pre", "peri"), (Size(1, 2, 1),) * 4
     ),
 """
 LINES = {
@@ -141,9 +159,10 @@ from resharpen.experiments.keeping.reference import references
 said = io.StringIO()
 with contextlib.redirect_stdout(said):
     main(["parts"])
-for name in ("bag", "halve", "even", "late", "still", "first", "halving: 1 to 2"):
+for name in ("bag", "halve", "even", "late", "still", "twice", "slow", "first", "halving: 1 to 2"):
     assert name in said.getvalue(), name
-spec = rs.figure("coins", "smoke").with_changes(engine="torch", variants=["pre", "first+halve+even+late+still"])
+variants = ["pre", "first+halve+even+late+twice+still+slow"]
+spec = rs.figure("coins", "smoke").with_changes(engine="torch", variants=variants)
 run = rs.run(spec, "run", workers=1)
 assert {"mood", "halving", "shoe"} <= set(run.table("models").columns)
 main(["run", "coin.toml", "--workers", "1"])

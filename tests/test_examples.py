@@ -139,7 +139,7 @@ def test_the_readme_s_commands_run(tmp_path, monkeypatch, capsys):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.setattr(webbrowser, "open", lambda uri: True)
     monkeypatch.setattr(estimate, "seconds_per_step", lambda experiment, shard: 1e-3)
-    tiny = {scale: Size(1, 2, 1) for scale in SCALES}
+    tiny = (Size(1, 2, 1),) * len(SCALES)
     for name, entry in SHELF.items():
         small = partial(lambda settings, scale: settings("smoke")[:1], entry.settings)
         monkeypatch.setitem(shelf.SHELF, name, replace(entry, sizes=tiny, settings=small))

@@ -116,7 +116,7 @@ def test_code_that_nobody_admitted_is_not_at_hand():
     ("name", "message"),
     [
         ("nothing.py:my_dyt", "No such file"),
-        (".:my_dyt", "own code is FILE.py:NAME|Is a directory"),
+        (".:my_dyt", "is not a regular file"),
         ("dyt.py:a-b", r"own code is FILE\.py:NAME"),
     ],
 )
@@ -162,13 +162,13 @@ def test_a_dataclass_that_is_not_frozen(tmp_path):
         find_task(own.refer(f"{path}:Loose"))
 
 
-def test_a_file_that_cannot_be_read_shows_the_user_s_lines(tmp_path):
+def test_a_file_that_cannot_be_loaded_shows_the_user_s_lines(tmp_path):
     path = tmp_path / "torn.py"
     path.write_text("import resharpen as rs\n\ndef helper():\n    return 1 / 0\n\nhelper()\n")
     with pytest.raises(own.OwnCodeError) as error:
         own.find(own.refer(f"{path}:anything"))
     text = str(error.value)
-    assert text.startswith(f"{path} cannot be read:")
+    assert text.startswith(f"{path} cannot be loaded:")
     assert f'File "{path}", line 6' in text
     assert f'File "{path}", line 4, in helper' in text
     assert text.endswith("ZeroDivisionError: division by zero")

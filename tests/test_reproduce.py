@@ -12,7 +12,7 @@ from resharpen.tasks import SetComplement
 @pytest.fixture(autouse=True)
 def small_shelf(monkeypatch):
     def entry(s: int, run: str | None = None) -> Entry:
-        sizes = {"smoke": Size(2, 4, 2), "laptop": Size(2, 4, 2), "paper": Size(3, 4, 2)}
+        sizes = (*[Size(2, 4, 2)] * 3, Size(3, 4, 2))
         return Entry("small", lambda scale: (Setting(SetComplement(4), s),), ("pre", "peri"), sizes, run=run)
 
     figures = {"fig1": entry(1), "fig6": entry(2, "fig6-7"), "fig7": entry(2, "fig6-7"), "a": entry(1), "b": entry(2)}

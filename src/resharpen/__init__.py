@@ -49,10 +49,14 @@ if TYPE_CHECKING:
     from resharpen.notebook import run as run
     from resharpen.optim.hyperparameters import Row as Row
     from resharpen.optim.optimizer import optimizer as optimizer
+    from resharpen.optim.schedule import progress as progress
+    from resharpen.optim.schedule import schedule as schedule
+    from resharpen.optim.schedule import warmed_up as warmed_up
     from resharpen.parts import PLACEMENTS as PLACEMENTS
     from resharpen.parts import Placement as Placement
     from resharpen.parts.parameter import learned as learned
     from resharpen.parts.part import attention as attention
+    from resharpen.parts.part import dropout as dropout
     from resharpen.parts.part import masked_softmax as masked_softmax
     from resharpen.parts.part import norm as norm
     from resharpen.parts.part import positions as positions

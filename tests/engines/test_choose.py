@@ -19,7 +19,7 @@ from resharpen.errors import UserError
 from resharpen.metrics import mean_by_length
 from resharpen.optim.hyperparameters import Row
 from resharpen.parts import ATTENTIONS
-from resharpen.tasks import MaxRetrieval, SetComplement
+from resharpen.tasks import Batch, Dyck, MaxRetrieval, SetComplement
 
 
 @dataclass(frozen=True)
@@ -142,3 +142,54 @@ def test_an_instruction_set_is_one_that_the_compiler_knows(monkeypatch, tmp_path
     assert "\n" not in str(error.value)
     monkeypatch.setenv("CXX", "no-such-compiler")
     check_march("banana")  # nobody knows
+
+
+@dataclass(frozen=True)
+class Answers(Dyck):
+    """Only every other place counts."""
+
+    def batch(self, key, group, step, n, train_length):
+        inputs, targets, mask = super().batch(key, group, step, n, train_length)
+        return Batch(inputs, targets, mask & (np.arange(mask.shape[1]) % 2 == 1))
+
+
+@dataclass(frozen=True)
+class Shuffled(Dyck):
+    """The same language in minibatches that are drawn otherwise."""
+
+    def batch(self, key, group, step, n, train_length):
+        return super().batch(key, group + 1, step, n, train_length)
+
+
+def test_a_task_that_trains_on_some_places_falls_back_to_torch():
+    problem = replace(transformer_problem(), task=Answers(2, 3))
+    assert "trains on all places up to the end of a sequence, and dyck" in why_not_native(problem)
+    assert why_not_native(problem, training=False) == ""
+
+
+def test_minibatches_of_one_s_own_are_those_that_native_trains_on():
+    """A task that is derived from a built-in one may draw others than the kernel would."""
+    problem, usual = (replace(transformer_problem(), task=kind(2, 3)) for kind in (Shuffled, Dyck))
+    assert why_not_native(problem) == ""
+    ensemble = make_ensemble(usual)
+    engine, given, other = (make_engine("native", p, ensemble) for p in (problem, usual, usual))
+    engine.advance(2)
+    given.advance(2, [problem.minibatch(0, step) for step in range(2)])
+    other.advance(2)
+    assert np.array_equal(engine.dump()["theta.E"], given.dump()["theta.E"])
+    assert not np.array_equal(engine.dump()["theta.E"], other.dump()["theta.E"])
+
+
+def test_kernels_that_draw_by_themselves_leave_other_minibatches_to_torch():
+    class Even(SetComplement):
+        def batch(self, *args):
+            return super().batch(*args)
+
+    class Few(MaxRetrieval):
+        def batch(self, *args):
+            return super().batch(*args)
+
+    minimal, retriever = minimal_problem("peri"), retriever_problem("none")
+    assert "draws its own" in why_not_native(replace(minimal, task=Even(9)))
+    few = Few(longest=64, items=512, selection_items=256)
+    assert "draws its own" in why_not_native(replace(retriever, task=few))

@@ -55,8 +55,8 @@ def resharpen(place, capsys):
         os.chdir(place)
         own._module.cache_clear()
         main([*args])
-        assert Path.cwd() == place.parent / "elsewhere"
-        assert not list(Path.cwd().iterdir())
+        assert Path.cwd() == place
+        assert not list((place.parent / "elsewhere").iterdir())
         return capsys.readouterr().out
 
     return call

@@ -16,7 +16,8 @@ from resharpen.optim.adamw import one_minus_power
 from resharpen.optim.bema import bema_weights
 from resharpen.optim.clipping import clip_factor, gradient_norm
 from resharpen.optim.hyperparameters import TABLE, draw, narrowed
-from resharpen.optim.schedule import ema_weight, learning_rate, step_table
+from resharpen.optim.schedule import ema_weight, step_table
+from resharpen.optim.schedules import SCHEDULES
 from resharpen.tasks import SetComplement
 
 
@@ -52,7 +53,9 @@ def test_bema_power_zero_is_the_largest_correction():
     ],
 )
 def test_learning_rate(n, warmup, expected):
-    got = learning_rate(np.array(float(n)), 100, np.array([2.0]), np.array([float(warmup)]), np.array([0.1]))
+    draws = {**draw(TABLE, 0, "x", np.arange(1)), "peak_learning_rate": np.array([2.0])}
+    draws |= {"warmup_steps": np.array([float(warmup)]), "end_multiplier": np.array([0.1])}
+    got = step_table(OPTIMIZERS["adamw"], SCHEDULES["linear"], draws, 100, n, 1)["lr"]
     assert np.allclose(got, 2 * expected)
 
 
@@ -94,7 +97,7 @@ def test_what_a_part_learns_decays_if_it_is_drawn():
 def test_the_table_of_a_step_has_the_columns_of_its_optimizer():
     """Steps 4 and 5, counted from 0, of two models: 1 / (1 - beta^t) with t = 5 and 6."""
     draws = {**draw(TABLE, 0, "x", np.arange(2)), "one_minus_beta1": np.array([0.1, 1.0])}
-    table = step_table(OPTIMIZERS["adamw"], draws, 100, first=4, n=2)
+    table = step_table(OPTIMIZERS["adamw"], SCHEDULES["linear"], draws, 100, first=4, n=2)
     assert set(table) == {"lr", "correction1", "correction2", "ema_weight"}
     assert np.allclose(table["correction1"], [[1 / (1 - 0.9**5), 1.0], [1 / (1 - 0.9**6), 1.0]], rtol=1e-12)
 
@@ -102,7 +105,7 @@ def test_the_table_of_a_step_has_the_columns_of_its_optimizer():
     def plain(theta, g, state, p):
         return theta, {}
 
-    table = step_table(plain, draws, 100, first=0, n=3)
+    table = step_table(plain, SCHEDULES["linear"], draws, 100, first=0, n=3)
     assert set(table) == {"lr", "half", "ema_weight"}
     assert np.allclose(table["half"], np.broadcast_to(draws["weight_decay"] / 2, (3, 2)))
 

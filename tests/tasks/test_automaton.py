@@ -295,7 +295,7 @@ def test_bad_definitions_name_the_state(case):
         ("start", "evn", "unknown start state 'evn': did you mean 'even'"),
         ("start", [], r"unknown start state '\[\]'"),
         ("name", 5, "name = 5: must be a text"),
-        ("train_length", 3, "train_length = 3: a whole number, at least 4"),
+        ("train_length", 3, "training length 3: a whole number, at least 4"),
         ("marked", "head", "unknown marked token 'head': did you mean 'heads'"),
         ("statse", {}, "unknown field of a language 'statse': did you mean 'states'"),
         ("states", {}, "a language needs states"),

@@ -91,7 +91,7 @@ def test_a_study_runs_in_turn_and_continues(monkeypatch, tmp_path, capsys):
             "small", lambda scale: (Setting(SetComplement(4), 3), Setting(SetComplement(4), 2)), variants, sizes
         )
 
-    sizes = {"smoke": Size(2, 3, 1, batch=4)}
+    sizes = (Size(2, 3, 1, batch=4),) * 4
     monkeypatch.setitem(shelf.SHELF, "one", entry("pre", "pre+log-n"))
     monkeypatch.setitem(shelf.SHELF, "two", entry("none", "post"))
     monkeypatch.setitem(shelf.STUDIES, "both", ("one", "two"))

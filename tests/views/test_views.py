@@ -63,7 +63,7 @@ def test_a_value_that_one_model_lacks_is_the_worst_one_in_figure_and_report(tmp_
     longest = store.table("lengths")["length"].max()
     lost = (pl.col("length") == longest) & pl.col("model").str.ends_with("/1")
     table = store.table("lengths").with_columns(value=pl.when(lost).then(None).otherwise("value"))
-    store._read["lengths"] = table
+    store._tables["lengths"] = table
     axes = draw(store).axes[0]
     at = len(table["length"].unique()) - 1
     dots = [line for line in axes.lines if line.get_marker() == "." and abs(line.get_xdata()[0] - at) < 0.5]

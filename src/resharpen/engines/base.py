@@ -23,6 +23,8 @@ from resharpen.optim.adamw import adamw
 from resharpen.optim.bema import bema_weights
 from resharpen.optim.hyperparameters import Draws
 from resharpen.optim.optimizer import Optimizer
+from resharpen.optim.schedule import Schedule
+from resharpen.optim.schedules.linear import linear
 from resharpen.parts import Parts
 from resharpen.state import Arrays, Weights, arrays_of
 from resharpen.tasks import Batch, Task
@@ -45,6 +47,7 @@ class Problem:
     steps: int
     seed: int
     optimizer: Optimizer = field(default=adamw)
+    schedule: Schedule = field(default=linear)
     device: str = "cpu"
     march: str = "native"
     """The instruction set that native kernels are built for, as the compiler names it."""

@@ -97,6 +97,15 @@ def rounding(engine: str, march: str, device: str) -> str:
     return rounding(device)
 
 
+def compiles(engine: str, problem: Problem) -> bool:
+    """Whether the number of steps is one from which what trains is compiled: its last bits differ."""
+    if engine == "native" or not problem.model.compiles:
+        return False
+    from resharpen.engines.torch.fast import COMPILED_FROM
+
+    return problem.steps >= COMPILED_FROM
+
+
 def how_much_slower(problem: Problem) -> str:
     """The slowdown of torch as text, if there is a native kernel for the model."""
     factor = SLOWER.get(problem.model.kind) if problem.device == "cpu" else None

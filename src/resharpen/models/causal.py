@@ -34,15 +34,17 @@ def causal_attention(bound: Bound, q: Tensor, k: Tensor, v: Tensor, x_MxNxLxD: T
     n_Lx1 = torch.arange(1, length + 1, device=q.device)[:, None]
     # A compiled scale is faster written out: it becomes part of the softmax.
     written_out = part.scale is not None and torch.compiler.is_compiling()
-    if part.softmax and bound.parts.positions.on != "logits" and bound.record is None and not written_out:
+    dropped = bound.parts.moment is not None and "weights" in bound.parts.dropout.on
+    needs_weights = dropped or bound.record is not None or written_out
+    if part.softmax and bound.parts.positions.on != "logits" and not needs_weights:
         # torch's own attention, because L x L weights of every head and model would not fit in memory at length 700
         q = bound.scaled_queries(q, n_Lx1, x_MxNxLxD, block)
         out = scaled_dot_product_attention(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), is_causal=True)
         return out.unflatten(0, q.shape[:2])
     seen_LxL = torch.arange(length, device=q.device) < n_Lx1
 
-    def gathered(q: Tensor, k: Tensor, v: Tensor, x: Tensor) -> Tensor:
-        return bound.weights(q @ k.mT / math.sqrt(q.shape[-1]), seen_LxL, n_Lx1, x, block) @ v
+    def gathered(q: Tensor, k: Tensor, v: Tensor, x: Tensor, row_N: Tensor | None = None) -> Tensor:
+        return bound.weights(q @ k.mT / math.sqrt(q.shape[-1]), seen_LxL, n_Lx1, x, block, row_N) @ v
 
     if bound.record is not None or torch.compiler.is_compiling():  # there pieces are small, and of any length
         return gathered(q, k, v, x_MxNxLxD)
@@ -50,7 +52,9 @@ def causal_attention(bound: Bound, q: Tensor, k: Tensor, v: Tensor, x_MxNxLxD: T
     if sequences >= q.shape[1]:
         return gathered(q, k, v, x_MxNxLxD)
     split = (x.split(sequences, dim=1) for x in (q, k, v, x_MxNxLxD))
-    return torch.cat([gathered(*some) for some in zip(*split, strict=True)], dim=1)
+    given = bound.parts.moment and bound.parts.moment.row_N
+    rows = (torch.arange(q.shape[1], device=q.device) if given is None else given).split(sequences)
+    return torch.cat([gathered(*some) for some in zip(*split, rows, strict=True)], dim=1)
 
 
 def check_causal(parts: Parts, sizes: Mapping[str, int], width: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
+from resharpen.errors import UserError
 from resharpen.parts.parameter import STD, Parameter
 
 CUT = 2.0
@@ -33,11 +34,15 @@ def initial_weights(
     def start(name: str, parameter: Parameter) -> NDArray[np.float32]:
         shape: tuple[int, ...] = tuple(map(int, parameter.shape))
         key = streams.key(seed, setting, "init", name)
-        if parameter.start is not None:
-            return np.full((len(draw_M), *shape), parameter.start, np.float32)
-        if parameter.uniform is not None:
+        if parameter.start is None and parameter.uniform is not None:
             u = streams.uniforms(key, int(np.prod(shape)), draw_M).reshape(len(draw_M), *shape)
             return (parameter.uniform * (2 * u - 1)).astype(np.float32)
-        return truncated_normal(key, draw_M, shape, parameter.std)
+        if parameter.start is None:
+            return truncated_normal(key, draw_M, shape, parameter.std)
+        value = parameter.start(*shape) if callable(parameter.start) else parameter.start
+        try:
+            return np.broadcast_to(np.asarray(value, np.float32), (len(draw_M), *shape)).copy()
+        except (ValueError, TypeError):
+            raise UserError(f"the start of {name} must be numbers in the shape {list(shape)}, not {value!r}") from None
 
     return {name: start(name, parameter) for name, parameter in parameters.items()}

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from resharpen.errors import UserError
+from resharpen.parts.moment import Moment, uniforms
 from resharpen.parts.parameter import Parameter
-from resharpen.parts.part import Part
+from resharpen.parts.part import ALWAYS, Part
 from resharpen.parts.parts import Parts
 from resharpen.parts.placement import SITES
 
@@ -53,14 +54,27 @@ class Bound:
         where a site has several."""
         if not getattr(self.parts.placement, site):
             return x
-        part, which = self.parts.norm, of or site
+        part, which = self.parts.norm_of(site), of or site
         found = {name: self._theta[norm_parameter(block, name, which)] for name in part.parameters}
-        # [M, 1, ..., *shape]: the features of a norm are the last axis
-        shaped = {name: g.view(len(g), *(1,) * (x.ndim - g.ndim), *g.shape[1:]) for name, g in found.items()}
-        y = part(x, self._values(x.ndim, shaped))
+        y = part(x, self._values(f"{block}{which}", x, _of_features(found, x.ndim)))
         if self.record is not None:
             self.record[f"{block}{which}"] = x, y
         return y
+
+    def embedded(self, x: Tensor) -> Tensor:
+        """The embedding [M, N, L, D] as the first block reads it: with positions, if they are on it, and its norm."""
+        part = self.parts.positions
+        if part.on == "embedding":
+            found = {name: self._theta[part_parameter("", name, part)] for name in part.parameters}
+            x = part(x, self._values(part.name, x, _of_features(found, x.ndim)))
+        return self.norm("embedding_out", x)
+
+    def dropped(self, on: str, x: Tensor, block: str = "", row_N: Tensor | None = None) -> Tensor:
+        """Attention weights, or what a block adds to the stream, after dropout: the same where a model is scored."""
+        part = self.parts.dropout
+        if self.parts.moment is None or on not in part.on:
+            return x
+        return part(x, self._values(f"{block}{part.name} {on}", x, {}, row_N))
 
     def residual_block(self, x: Tensor, update: Callable[[Tensor], Tensor], block: str = "") -> Tensor:
         if self.record is not None:
@@ -69,7 +83,7 @@ class Bound:
 
     def close_block(self, x: Tensor, y: Tensor, block: str = "") -> Tensor:
         """What a block made of the stream x, y, goes back to it."""
-        x = self.norm("residual", x + self.norm("block_out", y, block), block)
+        x = self.norm("residual", x + self.dropped("block_out", self.norm("block_out", y, block), block), block)
         if self.record is not None:
             self.record |= {f"{block}update": y, f"{block}stream": x}
         return x
@@ -78,27 +92,38 @@ class Bound:
         """Queries and keys [M, N, H, L, d_head], normalized where the placement says so, with positions in them."""
         named = {"queries": q, "keys": k}
         q, k = (self.norm("queries_keys", x, block, name) for name, x in named.items())
-        return self._positions("queries_keys", q, block), self._positions("queries_keys", k, block)
+        part = self.parts.positions
+        if part.on != "queries_keys":
+            return q, k
+        return part.turned(q, k, self._values(f"{block}{part.name}", q, self._raised(part, block, q.ndim)))
 
     def scaled_queries(self, q: Tensor, n: Tensor, x: Tensor, block: str = "") -> Tensor:
         """Queries [M, N, H, Q, d_head] times what multiplies q . k; as in `weights`."""
         part = self.parts.attention
         if part.scale is None:
             return q
-        scale = part.scale(self._values(q.ndim, self._raised(part, block, q.ndim), n=n.to(q.dtype), x=x))
+        named = self._raised(part, block, q.ndim) | {"n": n.to(q.dtype), "x": x}
+        scale = part.scale(self._values(f"{block}{part.name}", q, named))
         if scale.shape[-1:] not in ((), (1,)):
             raise UserError(f"{part.name} is declared as softmax: its scale must be the same for all keys of a query")
         return part.kept_shape(q, scale * q)
 
-    def weights(self, e: Tensor, mask: Tensor, n: Tensor, x: Tensor, block: str = "") -> Tensor:
-        """Attention weights [M, N, H, Q, K] from finite logits; n keys are seen, queries are made from x."""
-        part = self.parts.attention
-        p = self._values(e.ndim, self._raised(part, block, e.ndim), n=n.to(e.dtype), x=x)
-        e = self._positions("logits", part.scaled(e, p), block)
+    def weights(
+        self, e: Tensor, mask: Tensor, n: Tensor, x: Tensor, block: str = "", row_N: Tensor | None = None
+    ) -> Tensor:
+        """Attention weights [M, N, H, Q, K] from finite logits; n keys are seen, queries are made from x. `row_N` are
+        the sequences, if they are not all that the model reads."""
+        part, positions = self.parts.attention, self.parts.positions
+        named = self._raised(part, block, e.ndim) | {"n": n.to(e.dtype), "x": x}
+        p = self._values(f"{block}{part.name}", e, named, row_N)
+        e = part.scaled(e, p)
+        if positions.on == "logits":
+            of_positions = self._raised(positions, block, e.ndim)
+            e = positions(e, self._values(f"{block}{positions.name}", e, of_positions, row_N))
         a = part(e, mask, p)
         if self.record is not None:
             self.record |= {f"{block}logits": e, f"{block}weights": a}
-        return a
+        return self.dropped("weights", a, block, row_N)
 
     @property
     def leaves_heads(self) -> bool:
@@ -110,23 +135,36 @@ class Bound:
         part, z = self.parts.attention, self.norm("heads_out", z, block)
         if part.output is None:
             return z
-        return part.kept_shape(z, part.output(z, self._values(z.ndim, self._raised(part, block, z.ndim), x=x)))
-
-    def _positions(self, on: str, x: Tensor, block: str) -> Tensor:
-        part = self.parts.positions
-        if part.on != on:
-            return x
-        return part(x, self._values(x.ndim, self._raised(part, block, x.ndim)))
+        p = self._values(f"{block}{part.name} output", z, self._raised(part, block, z.ndim) | {"x": x})
+        return part.kept_shape(z, part.output(z, p))
 
     def _raised(self, part: Part, block: str, ndim: int) -> dict[str, Tensor]:
         """Parameters as [M, 1, *shape, 1, ...]: what a head has lines up with the head axis."""
         found = {name: self._theta[part_parameter(block, name, part)] for name in part.parameters}
         return {name: x.view(len(x), 1, *x.shape[1:], *(1,) * (ndim - x.ndim - 1)) for name, x in found.items()}
 
-    def _values(self, ndim: int, parameters: Tensors, **further: Any) -> Any:
-        if ndim not in self._shaped:
-            self._shaped[ndim] = {name: x.view(-1, *(1,) * (ndim - 1)) for name, x in self._hyper.items()}
-        return Values({**self._shaped[ndim], **parameters, **further})
+    def _values(self, name: str, x: Tensor, parameters: Tensors, row_N: Tensor | None = None) -> Any:
+        """What a part gets as `p` beside x; the name is that of its random numbers."""
+        if x.ndim not in self._shaped:
+            self._shaped[x.ndim] = {name: h.view(-1, *(1,) * (x.ndim - 1)) for name, h in self._hyper.items()}
+        named, moment = {**self._shaped[x.ndim], **parameters}, self.parts.moment
+        if moment is None:
+            return Values({**named, "training": False})
+        if row_N is not None:
+            moment = moment._replace(row_N=row_N)
+        in_training = {"training": True, "t": moment.t, "steps": moment.steps}
+        return Values({**named, **in_training, "uniform": Uniform(moment, name, x.shape[1])})
+
+
+class Uniform:
+    """p.uniform: other random numbers at every call."""
+
+    def __init__(self, moment: Moment, name: str, n: int):
+        self._moment, self._name, self._n, self._calls = moment, name, n, 0
+
+    def __call__(self, *shape: int, shared: bool = False) -> Tensor:
+        self._calls += 1
+        return uniforms(self._moment, f"{self._name} {self._calls}", None if shared else self._n, shape)
 
 
 class Values:
@@ -135,6 +173,20 @@ class Values:
     def __init__(self, named: Mapping[str, Any]):
         for name, value in named.items():
             setattr(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ALWAYS:
+            raise NoValue(f"p.{name} is there in training only: ask p.training first")
+        raise NoValue(f"p.{name} does not exist: there is {', '.join(f'p.{name}' for name in sorted(vars(self)))}")
+
+
+class NoValue(UserError, AttributeError):
+    """A part asks for what `p` does not have."""
+
+
+def _of_features(parameters: Tensors, ndim: int) -> dict[str, Tensor]:
+    """Parameters as [M, 1, ..., *shape]: features are the last axis."""
+    return {name: g.view(len(g), *(1,) * (ndim - g.ndim), *g.shape[1:]) for name, g in parameters.items()}
 
 
 def norm_parameter(block: str, name: str, norm: str) -> str:
@@ -160,7 +212,7 @@ def norm_parameters(parts: Parts, where: Mapping[str, Iterable[str]], sizes: Map
         for site in sites
         if getattr(parts.placement, site)
         for norm in NORMS_AT.get(site, (site,))
-        for name, parameter in parts.norm.parameters.items()
+        for name, parameter in parts.norm_of(site).parameters.items()
     }
 
 
@@ -168,10 +220,19 @@ def attention_parameters(parts: Parts, block: str, sizes: Mapping[str, int]) -> 
     """What attention and positions of one block learn."""
     found: dict[str, Parameter] = {}
     norms = {norm for site in SITES for norm in NORMS_AT.get(site, (site,))}
-    for part in (parts.attention, parts.positions):
+    in_blocks = (parts.attention,) if parts.positions.on == "embedding" else (parts.attention, parts.positions)
+    for part in in_blocks:
         for name, parameter in part.parameters.items():
             full = part_parameter(block, name, part)
             if full in found or part.name in norms or full.removeprefix(block) in MATRICES:
                 raise ValueError(f"two learned parameters are both called '{full}': rename {part.name}")
             found[full] = parameter.sized(sizes)
     return found
+
+
+def embedding_parameters(parts: Parts, sizes: Mapping[str, int]) -> dict[str, Parameter]:
+    """What positions on the embedding learn."""
+    part = parts.positions
+    if part.on != "embedding":
+        return {}
+    return {part_parameter("", name, part): parameter.sized(sizes) for name, parameter in part.parameters.items()}

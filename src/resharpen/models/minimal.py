@@ -15,7 +15,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from resharpen.models.causal import causal_attention, check_causal
-from resharpen.models.layers import Bound, Record, Tensors, attention_parameters, embedding, linear, norm_parameters
+from resharpen.models.layers import (
+    Bound,
+    Record,
+    Tensors,
+    attention_parameters,
+    embedding,
+    embedding_parameters,
+    linear,
+    norm_parameters,
+)
 from resharpen.models.model import Model
 from resharpen.parts import parameter
 from resharpen.parts.parameter import Parameter
@@ -61,7 +70,8 @@ class Minimal(Model):
         check_causal(parts, self._sizes, "d_k")
 
     def sees_order(self, parts: Parts) -> bool:
-        return parts.positions.on != "nothing" or parts.attention.orders
+        """What is dropped is dropped from each sequence by itself: then equal sets are not equal either."""
+        return parts.positions.on != "nothing" or parts.attention.orders or bool(parts.dropout.on)
 
     def parameters(self, parts: Parts) -> dict[str, Parameter]:
         v, d, d_k, d_v = self.vocabulary, self.d, self.d_k, self.d_v
@@ -71,6 +81,7 @@ class Minimal(Model):
             **{name: parameter.matrix(*shape) for name, shape in shapes.items()},
             "U": parameter.outer(d, v),
             **norm_parameters(parts, {"": SITES}, self._sizes),
+            **embedding_parameters(parts, self._sizes),
             **attention_parameters(parts, "", self._sizes),
         }
 
@@ -85,7 +96,7 @@ class Minimal(Model):
             z_MxNxLxK = causal_attention(bound, q, k, v, h_MxNxLxD)[:, :, 0]
             return linear(bound.heads_out(z_MxNxLxK, h_MxNxLxD), theta["W_O"])
 
-        x_MxNxLxD = bound.norm("embedding_out", embedding(theta["E"], tokens_NxL))
+        x_MxNxLxD = bound.embedded(embedding(theta["E"], tokens_NxL))
         x_MxNxLxD = bound.residual_block(x_MxNxLxD, attention)
         return linear(bound.norm("unembedding_in", x_MxNxLxD), theta["U"])
 

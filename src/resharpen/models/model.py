@@ -14,13 +14,13 @@ from resharpen.models.layers import Record, Tensors
 from resharpen.parts.norms.rms import rms
 from resharpen.parts.parameter import Parameter
 from resharpen.parts.parts import Parts
-from resharpen.parts.placement import Placement
+from resharpen.parts.placement import SITES, Placement
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-Kind = Literal["placement", "norm", "attention", "positions"]
+Kind = Literal["placement", "norm", "attention", "positions", "dropout"]
 
 
 class Misfit(ValueError):
@@ -32,9 +32,22 @@ class Misfit(ValueError):
 
 
 def check_norm(parts: Parts) -> None:
-    """Misfit for a norm function where no norm stands: it would train the same under another name."""
-    if parts.norm is not rms and not any(vars(parts.placement).values()):
-        raise Misfit("norm", f"there is no norm in this placement: '{parts.norm.name}' would change nothing")
+    """Misfit for a norm function where no norm stands: it would train the same under another name; and for one that has
+    no meaning where it stands."""
+    sites = [site for site in SITES if getattr(parts.placement, site)]
+    of_norm = [site for site in sites if parts.norm_of(site) is parts.norm]
+    if parts.norm is not rms and not of_norm:
+        where = "outside its own sites " if parts.norm_at else ""
+        raise Misfit("norm", f"there is no norm {where}in this placement: '{parts.norm.name}' would change nothing")
+    for site, part in parts.norm_at:
+        if site not in sites:
+            raise Misfit(
+                "placement", f"there is no norm at {site} in this placement: '{part.name}' would change nothing"
+            )
+    for site in sites:
+        if site not in (part := parts.norm_of(site)).sites:
+            only, there = " and ".join(part.sites), f"{site} has a norm in this placement"
+            raise Misfit("norm", f"{part.name} scales what a block adds to the stream, at {only} only, and {there}")
 
 
 class Model:
@@ -71,6 +84,10 @@ class Model:
         """Misfit, with the reason, for a part that has no meaning here: by default for all but what it takes."""
         usual = Parts(next(iter(self.placements.values())))
         known = {"placement": tuple(self.placements.values())}
+        if parts.norm_at and "norm" not in self.takes:
+            raise Misfit(
+                "norm", f"{type(self).__name__} has no norm in its `takes`: those of sites would change nothing"
+            )
         for kind in get_args(Kind):
             part = getattr(parts, kind)
             if kind not in self.takes and part not in known.get(kind, (getattr(usual, kind),)):

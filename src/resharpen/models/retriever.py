@@ -22,7 +22,7 @@ from resharpen.parts import parameter
 from resharpen.parts.attention.adaptive_temperature import entropy
 from resharpen.parts.parameter import Parameter
 from resharpen.parts.parts import Parts
-from resharpen.parts.placement import Placement
+from resharpen.parts.placement import SITES, Placement
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,6 +64,9 @@ class Retriever(Model):
         check_norm(parts)
         if parts.placement not in RETRIEVER_PLACEMENTS.values():
             raise Misfit("placement", "a retriever has norms on h_i and on z, and no others")
+        for part in {parts.norm, *dict(parts.norm_at).values()}:
+            if part.sites != SITES:
+                raise Misfit("norm", f"{part.name} scales what a block adds to a stream, and a retriever has no stream")
         if parts.positions.on != "nothing":
             raise Misfit("positions", "a retriever reads a set: its items have no positions")
         if parts.attention.orders:
@@ -95,7 +98,7 @@ class Retriever(Model):
         z_MxNxD = (a_MxNxL[..., None, :] @ h_MxNxLxD).squeeze(-2) @ theta["V"]
         if record is not None:
             record["update"] = z_MxNxD
-        return mlp(bound.norm("block_out", z_MxNxD), theta, "3", "4")
+        return mlp(bound.dropped("block_out", bound.norm("block_out", z_MxNxD)), theta, "3", "4")
 
     def dispersion(self, theta: Tensors, items: Any, parts: Parts, hyper: Tensors) -> dict[str, Tensor]:
         """Entropy in nats and largest weight of every sequence's attention, [M, N] each: dispersion itself."""

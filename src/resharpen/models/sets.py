@@ -5,10 +5,12 @@ Shapes: M models, N sequences, L positions, V tokens.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from resharpen.models.layers import Tensors
 from resharpen.models.model import Model
+from resharpen.parts.moment import Moment
 from resharpen.parts.parts import Parts
 
 if TYPE_CHECKING:
@@ -36,6 +38,10 @@ def are_enough(model: Model, parts: Parts, hyper: Tensors, vocabulary: int) -> b
     models = len(next(iter(hyper.values())))
     tokens_NxL = torch.stack([torch.randperm(vocabulary, generator=random) for _ in range(ORDERS)])
     states = tokens_NxL.flatten(), (one_hot(tokens_NxL, vocabulary).cumsum(1) > 0).flatten(0, 1)
+
+    # in training, where parts may draw: of what is drawn for each sequence states know nothing
+    key_Mx2 = torch.randint(2**32, (models, 2), generator=random)
+    parts = replace(parts, moment=Moment(torch.tensor(1.0, dtype=torch.float64), 1, key_Mx2))
 
     def agree(deviation: float) -> bool:
         def drawn(shape: tuple[int, ...]) -> Tensor:

@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from resharpen.models.causal import causal_attention, check_causal
-from resharpen.models.layers import Bound, Record, Tensors, attention_parameters, embedding, linear, norm_parameters
+from resharpen.models.layers import (
+    Bound,
+    Record,
+    Tensors,
+    attention_parameters,
+    embedding,
+    embedding_parameters,
+    linear,
+    norm_parameters,
+)
 from resharpen.models.model import Model
 from resharpen.parts import parameter
 from resharpen.parts.parameter import Parameter
@@ -90,6 +99,7 @@ class Transformer(Model):
             **matrices,
             "U": parameter.outer(d, self.vocabulary),
             **norm_parameters(parts, norms, self._sizes),
+            **embedding_parameters(parts, self._sizes),
             **{name: found for block in further for name, found in block.items()},
         }
 
@@ -100,7 +110,7 @@ class Transformer(Model):
         from torch.nn.functional import gelu
 
         bound = Bound(parts, theta, hyper, record)
-        x_MxNxLxD = bound.norm("embedding_out", embedding(theta["E"], tokens_NxL))
+        x_MxNxLxD = bound.embedded(embedding(theta["E"], tokens_NxL))
         for block in self.blocks:
 
             def attention(h: Tensor, block: str = block) -> Tensor:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from resharpen.declared import check_values, name_of, refuse_bare
 from resharpen.errors import UserError
 from resharpen.optim.hyperparameters import Draws, Row
 
@@ -80,9 +81,11 @@ def optimizer(
     elementwise: bool = False,
 ) -> Callable[..., Optimizer]:
     """Declare an optimizer."""
+    refuse_bare("optimizer", state)
 
     def declared(update: Callable[..., Any]) -> Optimizer:
-        name = update.__name__.replace("_", "-")
+        name = name_of(update, "optimizer", "theta, g, state, p")
+        check_values(name, "hyperparameters", hyperparameters or {}, Row, "rs.Row(low, high)")
         return Optimizer(name, update, state, hyperparameters or {}, columns, elementwise)
 
     return declared

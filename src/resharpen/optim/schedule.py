@@ -1,25 +1,83 @@
-"""What changes from step to step and is the same for all weights of a model, in double precision, for both engines."""
+"""What changes from step to step and is the same for all weights of a model, in double precision, for both engines.
+
+A schedule is a function that gives what multiplies the peak learning rate:
+
+    @rs.schedule()
+    def constant(t, p):
+        return warmed_up(t, p, 1.0)
+
+t are the numbers of some steps, 1, 2, ..., [n, 1]; `p` holds the number of all, p.steps, and every hyperparameter, [M],
+among them p.warmup_steps and p.end_multiplier; arrays are NumPy's, in double. The result is [n, M].
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.optim.hyperparameters import Draws
+from resharpen.errors import UserError
+from resharpen.optim.hyperparameters import Draws, Row
 from resharpen.optim.optimizer import Optimizer
 
 Floats = NDArray[np.float64]
 
 
-def learning_rate(n: Floats, steps: int, peak: Floats, warmup: Floats, end: Floats) -> Floats:
-    """Linear warm-up, then linear decay: the rate of step n = 0 .. T-1, with W warm-up steps and end multiplier e.
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    name: str
+    function: Callable[[Floats, Any], Any]
+    hyperparameters: Mapping[str, Row] = field(default_factory=dict)
 
-    peak * (n+1) / W                                   for n < W
-    peak * (1 - (1-e) * (n-W) / max(1, T-1-W))         from then on
+    def multipliers(self, draws: Draws, steps: int, t: Floats) -> Floats:
+        """What multiplies the peak learning rate at steps t [n, 1], [n, M]; UserError for what cannot."""
+        p = Drawn(**draws, steps=steps)
+        shape, found = (len(t), len(next(iter(draws.values())))), self._called(t, p)
+        if found.shape not in (shape, (len(t), 1)):
+            raise UserError(f"schedule '{self.name}' gives {list(found.shape)}, not {list(shape)}: steps, models")
+        if not (np.isfinite(found) & (found >= 0)).all():
+            raise UserError(f"schedule '{self.name}' gives a multiplier that is negative or not finite")
+        if not np.array_equal(self._called(t[-1:], p), found[-1:]):
+            raise UserError(
+                f"schedule '{self.name}' depends on which steps are asked for together: it must go by t alone"
+            )
+        return np.broadcast_to(found, shape)
+
+    def _called(self, t: Floats, p: Any) -> Floats:
+        try:
+            return np.asarray(self.function(t, p) + 0 * t, np.float64)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, UserError):
+                raise
+            raise UserError(f"schedule '{self.name}' fails for t of shape {list(t.shape)}: {error}") from error
+
+
+class Drawn(SimpleNamespace):
+    def __getattr__(self, name: str) -> Any:
+        raise UserError(f"p.{name} does not exist: there is {', '.join(f'p.{name}' for name in sorted(vars(self)))}")
+
+
+def schedule(hyperparameters: Mapping[str, Row] | None = None) -> Callable[..., Schedule]:
+    """Declare a schedule."""
+    return lambda function: Schedule(function.__name__.replace("_", "-"), function, hyperparameters or {})
+
+
+def warmed_up(t: Floats, p: Any, then: Any) -> Floats:
+    """t / W for the first W steps, W = p.warmup_steps, and then something else."""
+    return np.where(t <= p.warmup_steps, t / np.maximum(1, p.warmup_steps), then)
+
+
+def progress(t: Floats, p: Any, since: Any) -> Floats:
+    """From 0 at the step after step `since`, W for example, to 1 at the last.
+
+    >>> progress(np.array([3.0, 4.0, 5.0]), SimpleNamespace(steps=5), 2).tolist()
+    [0.0, 0.5, 1.0]
     """
-    rising = (n + 1) / np.maximum(1, warmup)
-    falling = 1 - (1 - end) * (n - warmup) / np.maximum(1, steps - 1 - warmup)
-    return peak * np.where(n < warmup, rising, falling)
+    return (t - 1 - since) / np.maximum(1, p.steps - 1 - since)
 
 
 def ema_weight(n: Floats, lag: Floats, power: Floats) -> Floats:
@@ -27,9 +85,11 @@ def ema_weight(n: Floats, lag: Floats, power: Floats) -> Floats:
     return (lag + n) ** -power
 
 
-def step_table(optimizer: Optimizer, draws: Draws, steps: int, first: int, n: int) -> dict[str, Floats]:
+def step_table(
+    optimizer: Optimizer, schedule: Schedule, draws: Draws, steps: int, first: int, n: int
+) -> dict[str, Floats]:
     """The numbers of steps first .. first+n-1, each [n, M]: learning rate, the optimizer's columns, EMA weight."""
     step = np.arange(first, first + n, dtype=np.float64)[:, None]
-    rate = learning_rate(step, steps, draws["peak_learning_rate"], draws["warmup_steps"], draws["end_multiplier"])
+    rate = draws["peak_learning_rate"] * schedule.multipliers(draws, steps, step + 1)
     columns = optimizer.columns(draws, step + 1)
     return {"lr": rate, **columns, "ema_weight": ema_weight(step, draws["ema_lag"], draws["ema_power"])}

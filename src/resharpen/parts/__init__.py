@@ -1,11 +1,12 @@
-"""What a variant is made of: where norms stand, what they do, attention, positions; one catalog each."""
+"""What a network is made of: where norms stand, what they do, attention, positions, dropout; one catalog each."""
 
 from __future__ import annotations
 
 from resharpen import own
 from resharpen.parts.attention import ATTENTIONS
+from resharpen.parts.dropout import DROPOUTS
 from resharpen.parts.norms import NORMS
-from resharpen.parts.part import Attention, Norm, Part, Positions
+from resharpen.parts.part import Attention, Dropout, Norm, Part, Positions
 from resharpen.parts.parts import Parts
 from resharpen.parts.placement import (
     PAPER_PLACEMENTS,
@@ -19,6 +20,7 @@ from resharpen.parts.positions import POSITIONS
 
 __all__ = [
     "ATTENTIONS",
+    "DROPOUTS",
     "NORMS",
     "PAPER_PLACEMENTS",
     "PLACEMENTS",
@@ -27,12 +29,14 @@ __all__ = [
     "SITES",
     "STUDIED_PLACEMENTS",
     "Attention",
+    "Dropout",
     "Norm",
     "Part",
     "Parts",
     "Placement",
     "Positions",
     "find_attention",
+    "find_dropout",
     "find_norm",
     "find_positions",
 ]
@@ -48,3 +52,7 @@ def find_attention(name: str) -> Attention:
 
 def find_positions(name: str) -> Positions:
     return own.find_in(POSITIONS, Positions, "positions", name)
+
+
+def find_dropout(name: str) -> Dropout:
+    return own.find_in(DROPOUTS, Dropout, "dropout", name)

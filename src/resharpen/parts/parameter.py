@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
+
+from resharpen.errors import UserError
+from resharpen.plain import shown, typed
 
 STD = 0.02
 """Of the truncated normal that matrices start from."""
+Start = float | Callable[..., Any] | None
+"""A constant; a function of the sizes that gives an array of that shape, or what broadcasts to it, the same for all
+models; None draws every number."""
 
 
 @dataclass(frozen=True)
@@ -15,8 +22,7 @@ class Parameter:
     """The shape without the model axis; a part may name a size of the model in it, such as "d" or "heads"."""
 
     shape: tuple[int | str, ...]
-    start: float | None = None
-    """A constant; None draws every number."""
+    start: Start = None
     decays: bool = True
     """Whether weight decay acts on it."""
     inner: bool = False
@@ -36,7 +42,7 @@ class Parameter:
         if self.by_module:
             return "by the module"
         if self.start is not None:
-            return f"constant {self.start:g}"
+            return "by a function of the sizes" if callable(self.start) else f"constant {self.start:g}"
         if self.uniform is not None:
             return f"uniform, at most {self.uniform:g}"
         return f"normal, std {self.std:g}"
@@ -56,7 +62,7 @@ class Parameter:
 
 def learned(
     *shape: int | str,
-    start: float | None = None,
+    start: Start = None,
     role: Literal["inner", "embedding", "output"] = "inner",
     std: float = STD,
     uniform: float | None = None,
@@ -66,14 +72,24 @@ def learned(
     """A learned parameter.
 
     Args:
-        start: a constant. Without one it is drawn, from a normal of standard deviation `std` that is truncated at two
-            of them, or uniformly between -`uniform` and `uniform`.
+        start: a constant, or a function of the sizes that gives an array. Without one it is drawn, from a normal of
+            standard deviation `std` that is truncated at two of them, or uniformly between -`uniform` and `uniform`.
         role: what a matrix is; says what `decays` and `inner` are where they are not given, as in the built-in models.
             A matrix decays unless it is an embedding, and is inner unless it is an embedding or the output; what
-            starts at a constant does not decay and is not inner.
+            starts at given values does not decay and is not inner.
         decays: whether weight decay acts on it.
         inner: whether optimizers such as Muon treat it as a matrix between hidden features.
+
+    >>> slopes = learned("heads", start=lambda heads: [2.0 ** -(8 * h / heads) for h in range(1, heads + 1)])
+    >>> slopes.start(2)
+    [0.0625, 0.00390625]
     """
+    for size in shape:
+        if isinstance(size, bool) or not (isinstance(size, str) or (isinstance(size, int) and size >= 1)):
+            raise UserError(f"rs.learned: size {shown(size)}: must be a whole number from 1 on, or the name of a size")
+    is_number = start is not None and not callable(start)
+    if is_number and not math.isfinite(typed("start of rs.learned", start, float)):
+        raise UserError(f"rs.learned: start = {start}: must be finite")
     drawn = start is None
     by_role = drawn and role != "embedding", drawn and len(shape) == 2 and role == "inner"
     decays, inner = (usual if given is None else given for usual, given in zip(by_role, (decays, inner), strict=True))

@@ -5,7 +5,12 @@
         return x * (x.square().mean(-1, keepdim=True) + p.rms_epsilon).rsqrt() * p.g
 
 `p` holds by name what was declared, the learned parameters and the rows of the hyperparameter table, and every
-hyperparameter that is drawn anyway; all are shaped to broadcast.
+hyperparameter that is drawn anyway; all are shaped to broadcast. It also holds
+
+    p.training              whether this is a step of training; what follows is there in training only
+    p.t, p.steps            the number of the step, 1, 2, ..., and how many there are
+    p.uniform(*shape)       random numbers in [0, 1), [M, N, *shape], others at every step and call; with shared=True
+                            the same for all sequences, [M, 1, *shape]
 
     norm(x, p)              x [M, ..., D] -> the same shape
     attention(e, mask, p)   e [M, N, H, Q, K] finite logits, mask true where a key is seen -> weights, 0 elsewhere;
@@ -13,8 +18,11 @@ hyperparameter that is drawn anyway; all are shaped to broadcast.
     scale(p)                of an attention: what multiplies q . k, before positions add to it; broadcasts to e
     output(z, p)            of an attention: what the heads gathered, side by side [M, N, Q, d_heads], on its way to W_O
                             -> the same shape
-    positions(x, p)         on="queries_keys": q or k [M, N, H, L, d_head] -> the same shape
+    positions(q, k, p)      on="queries_keys": q and k [M, N, H, L, d_head] -> both in the same shape
     positions(e, p)         on="logits": e [M, N, H, L, L] -> the same shape
+    positions(x, p)         on="embedding": x [M, N, L, D], the embedding -> the same shape
+    dropout(x, p)           in training only; on="weights": attention weights [M, N, H, Q, K] -> the same shape;
+                            on="block_out": what a block adds to the stream [M, N, L, D] -> the same shape
 
 Shapes: M models, N sequences, H heads, Q queries, K keys, L positions, D width.
 """
@@ -27,12 +35,19 @@ from importlib import import_module
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any, Literal
 
-from resharpen.errors import UserError
+from resharpen.declared import check_arguments, check_values, name_of, refuse_bare
+from resharpen.errors import UserError, unknown
 from resharpen.optim.hyperparameters import TABLE, Row
 from resharpen.parts.parameter import Parameter
+from resharpen.parts.placement import SITES
+from resharpen.plain import typed
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+ALWAYS = ("training", "t", "steps", "uniform")
+"""What `p` has in every part: no parameter or hyperparameter of a part goes by these names."""
 
 
 # A part is itself and no other: two that are declared alike are two, and functions cannot be compared anyway.
@@ -44,9 +59,14 @@ class Part:
     hyperparameters: Mapping[str, Row] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_values(self.name, "parameters", self.parameters, Parameter, "rs.learned(...)")
+        check_values(self.name, "hyperparameters", self.hyperparameters, Row, "rs.Row(low, high)")
         for name in self.parameters:
             if name in (*TABLE, *self.hyperparameters):
                 raise UserError(f"{self.name}: a learned parameter cannot be called '{name}': a hyperparameter is")
+        for name in (*self.parameters, *self.hyperparameters):
+            if name in ALWAYS:
+                raise UserError(f"{self.name}: '{name}' is taken: every part has p.{', p.'.join(ALWAYS)}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled by the name that it has in its file, as functions are."""
@@ -71,7 +91,8 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Norm(Part):
-    pass
+    sites: tuple[str, ...] = SITES
+    """Where it may stand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,12 +124,31 @@ class Attention(Part):
 
 @dataclass(frozen=True, eq=False)
 class Positions(Part):
-    on: Literal["queries_keys", "logits", "nothing"] = "queries_keys"
+    on: Literal["queries_keys", "logits", "embedding", "nothing"] = "queries_keys"
+
+    def turned(self, q: Tensor, k: Tensor, p: Any) -> tuple[Tensor, Tensor]:
+        """Queries and keys with positions in them."""
+        found = self.function(q, k, p)
+        if not (isinstance(found, tuple) and len(found) == 2):
+            raise UserError(f"{self.name} is on queries and keys: it must return both, as (q, k)")
+        return self.kept_shape(q, found[0]), self.kept_shape(k, found[1])
 
 
-def norm(hyperparameters: Mapping[str, Row] | None = None, **parameters: Parameter) -> Callable[..., Norm]:
-    """Declare a norm function; a learned parameter may have the sizes "d"."""
-    return lambda function: Norm(_name(function), function, parameters, hyperparameters or {})
+@dataclass(frozen=True, eq=False)
+class Dropout(Part):
+    """What becomes of activations in training, and in training only."""
+
+    on: tuple[str, ...] = ("weights", "block_out")
+
+
+def norm(
+    hyperparameters: Mapping[str, Row] | None = None, sites: tuple[str, ...] = SITES, **parameters: Parameter
+) -> Callable[..., Norm]:
+    """Declare a norm function, for some sites only if `sites` says so; a learned parameter may have the sizes "d"."""
+    refuse_bare("norm", hyperparameters)
+    if strange := [site for site in sites if site not in SITES]:
+        raise unknown("site of a norm", strange[0], SITES)
+    return lambda function: Norm(name_of(function, "norm", "x, p"), function, parameters, hyperparameters or {}, sites)
 
 
 def attention(
@@ -123,24 +163,52 @@ def attention(
     """Declare an attention: from logits to weights. A learned parameter may have the sizes "heads", "d", "d_head" and
     "d_heads", all heads side by side; it is [M, 1, *shape, 1, ...] with as many axes as the logits, so one number
     per head broadcasts. With `softmax` the function is `masked_softmax(e, mask)`, and torch's own attention is used."""
-    return lambda function: Attention(
-        _name(function), function, parameters, hyperparameters or {}, trains, orders, output, scale, softmax
-    )
+    refuse_bare("attention", hyperparameters)
+    for name, flag in (("trains", trains), ("orders", orders), ("softmax", softmax)):
+        typed(f"{name} of @rs.attention", flag, bool)
+    for name, further, arguments in (("output", output, "z, p"), ("scale", scale, "p")):
+        if further is not None:
+            check_arguments(further, arguments, f"{name} of @rs.attention is a function of ({arguments})")
+
+    def declared(function: Callable[..., Any]) -> Attention:
+        name = name_of(function, "attention", "e, mask, p")
+        return Attention(name, function, parameters, hyperparameters or {}, trains, orders, output, scale, softmax)
+
+    return declared
+
+
+ON = {"queries_keys": "q, k, p", "logits": "e, p", "embedding": "x, p"}
+"""What a position encoding may act on, and the arguments of its function."""
 
 
 def positions(
-    on: Literal["queries_keys", "logits"], hyperparameters: Mapping[str, Row] | None = None, **parameters: Parameter
+    on: Literal["queries_keys", "logits", "embedding"],
+    hyperparameters: Mapping[str, Row] | None = None,
+    **parameters: Parameter,
 ) -> Callable[..., Positions]:
-    """Declare a position encoding, on queries and keys or on attention logits; learned parameters as in attention."""
-    return lambda function: Positions(_name(function), function, parameters, hyperparameters or {}, on)
+    """Declare a position encoding, on queries and keys, on attention logits or on the embedding. Learned parameters are
+    as in attention, one of each per block; on the embedding as in a norm, one of each per model."""
+    refuse_bare("positions", on)
+    if on not in ON:
+        raise unknown("place of positions", str(on), ON)
+    return lambda function: Positions(
+        name_of(function, "positions", ON[on]), function, parameters, hyperparameters or {}, on
+    )
+
+
+def dropout(
+    hyperparameters: Mapping[str, Row] | None = None, on: tuple[str, ...] = ("weights", "block_out")
+) -> Callable[..., Dropout]:
+    """Declare what is done to attention weights, to what blocks add to the stream, or to both, in training only."""
+    refuse_bare("dropout", hyperparameters)
+    allowed = ("weights", "block_out")
+    if isinstance(on, str) or not on or any(place not in allowed for place in on):
+        raise UserError(f"on = {on!r}: a tuple of what dropout acts on, from {', '.join(allowed)}")
+    return lambda function: Dropout(name_of(function, "dropout", "x, p"), function, {}, hyperparameters or {}, on)
 
 
 def _defined(module: str, name: str) -> Part:
     return getattr(import_module(module), name)
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return function.__name__.replace("_", "-")
 
 
 def masked_softmax(e: Tensor, mask: Tensor) -> Tensor:

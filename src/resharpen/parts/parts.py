@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from resharpen.optim.hyperparameters import Row
 from resharpen.parts.attention.softmax import softmax
+from resharpen.parts.dropout.no_dropout import no_dropout
+from resharpen.parts.moment import Moment
 from resharpen.parts.norms.rms import rms
-from resharpen.parts.part import Attention, Norm, Positions
+from resharpen.parts.part import Attention, Dropout, Norm, Positions
 from resharpen.parts.placement import Placement
 from resharpen.parts.positions.nope import nope
 
@@ -18,7 +20,16 @@ class Parts:
     norm: Norm = rms
     attention: Attention = softmax
     positions: Positions = nope
+    dropout: Dropout = no_dropout
+    norm_at: tuple[tuple[str, Norm], ...] = ()
+    """Sites with another norm function than `norm`, and which."""
+    moment: Moment | None = None
+    """The step of training that they take part in; None where a model is scored."""
+
+    def norm_of(self, site: str) -> Norm:
+        return dict(self.norm_at).get(site, self.norm)
 
     @property
     def hyperparameters(self) -> dict[str, Row]:
-        return {**self.norm.hyperparameters, **self.attention.hyperparameters, **self.positions.hyperparameters}
+        every = (self.norm, *dict(self.norm_at).values(), self.attention, self.positions, self.dropout)
+        return {name: row for part in every for name, row in part.hyperparameters.items()}

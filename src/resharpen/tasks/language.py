@@ -246,6 +246,7 @@ class OwnLanguage(Language):
     marked_token: str
 
     kind: ClassVar[str] = "automaton"
+    knows_training: ClassVar[bool] = True
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> OwnLanguage:
@@ -257,7 +258,10 @@ class OwnLanguage(Language):
         if not re.fullmatch(r"[A-Za-z0-9_-]+", typed("name", name, str)):
             raise UserError(f"name = {name!r}: allowed are letters, digits, '-' and '_'")
         if not isinstance(cap, int) or cap < 4:
-            raise UserError(f"train_length = {cap!r}: a whole number, at least 4")
+            raise UserError(f"training length {cap!r}: a whole number, at least 4")
+        for size, value in sizes.items():
+            if not isinstance(value, int):
+                raise UserError(f"{size} = {value!r}: must be a whole number")
         tokens = from_data(data).tokens[:-2]
         if marked not in (*tokens, "end"):
             raise unknown("marked token", str(marked), (*tokens, "end"))

@@ -72,6 +72,8 @@ class Task:
     """What is counted in the column `count` of a run's tables."""
     usual_model: ClassVar[str] = "transformer"
     usual_batch: ClassVar[int] = 64
+    knows_training: ClassVar[bool] = False
+    """Whether validation depends on the training lengths: then `from_data` gets the longest one as `train_length`."""
     shown_by: ClassVar[Literal["length", "train_length"]] = "length"
     """What the axis of the figure is: the length of inputs, or that of training, the score being over all lengths."""
 

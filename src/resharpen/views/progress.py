@@ -16,6 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from resharpen.experiments.keeping.store import code_lines
+
 if TYPE_CHECKING:
     from resharpen.experiments.running.runner import Plan
     from resharpen.experiments.running.training import Progress
@@ -172,6 +174,8 @@ def _announce(plan: Plan, console: Console) -> None:
     text = f"{todo} of {shards} shards to train{done}" if todo else f"all {shards} shards are finished"
     engines = " and ".join(sorted({str(variant.engine) for variant in plan.run.experiment.variants.values()}))
     console.print(f"{plan.run.directory}: {text} ({engines} engine)")
+    for line in code_lines(plan.run.experiment):
+        console.print(f"your code: {line}", soft_wrap=True)
 
 
 def in_notebook() -> bool:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from resharpen.analysis.statistics import quantile
-from resharpen.experiments.keeping.store import Run, quoted
+from resharpen.experiments.keeping.store import Run, code_lines, quoted
 from resharpen.experiments.specs.counts import side_by_side
 from resharpen.streams import GROUP
 from resharpen.tasks import Metric
@@ -115,6 +115,8 @@ def print_status(run: Run, console: Console) -> None:
     table.add_row("started", f"{run.provenance['started']} on {run.provenance['cpu']}")
     engines = ", ".join(f"{name} {variant.engine}" for name, variant in experiment.variants.items())
     table.add_row("engine", f"{engines}; {experiment.steps:,} steps, seed {experiment.seed}")
+    for line in code_lines(experiment):
+        table.add_row("your code", line)
     table.add_row("shards", f"{len(done)} of {len(shards)} finished, {len(started)} in progress")
     table.add_row("models", f"{models:,} of {sum(shard.count for shard in shards):,} finished")
     if len(done) == len(shards):
@@ -158,8 +160,8 @@ def print_comparison(found: Comparison, console: Console) -> None:
     console.print(
         f"95% intervals over {pairs} draws per setting and the sequences that they are scored on; helps and hurts "
         f"after Holm's correction; no difference: the interval is within {found.margin:g}; undecided +n: about n more "
-        "models per setting would decide; not trained: of neither variant a tenth of the models is better than the "
-        f"best constant distribution. {weights} weights, {CHOSEN[found.selection]}. "
+        "models per setting would decide; not trained: fewer than a tenth of the models beat the best constant "
+        f"distribution. {weights} weights, {CHOSEN[found.selection]}. "
         f"{diverged} of {total:,} models diverged; without a checkpoint they count as the worst.",
         style="dim",
     )

@@ -198,7 +198,7 @@ def test_bad_input():
     problem = transformer_problem()
     engine = NativeTransformer(problem, make_ensemble(problem))
     inputs, targets, real = rows_of(4, 4)
-    with pytest.raises(ValueError, match="padding is at the end"):
+    with pytest.raises(ValueError, match="all places up to the end of a sequence: take --engine torch"):
         engine.advance(1, [Batch(inputs, targets, real ^ (np.arange(4) == 1))])
     with pytest.raises(ValueError, match="vocabulary of 6"):
         engine.advance(1, [Batch(inputs + 6, targets, real)])

@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers import make_ensemble, make_problem, minimal_problem, moved, retriever_problem, transformer_problem
 
+import resharpen as rs
 from resharpen.engines.base import arrays_of
 from resharpen.engines.torch import fast
 from resharpen.engines.torch.definition import Definition
@@ -14,7 +15,7 @@ from resharpen.engines.torch.fast import FLAT, TorchEngine
 from resharpen.models import MODELS, RETRIEVER_PLACEMENTS, Minimal, Transformer
 from resharpen.models.model import Misfit
 from resharpen.optim import OPTIMIZERS
-from resharpen.parts import ATTENTIONS, NORMS, PLACEMENTS, POSITIONS
+from resharpen.parts import ATTENTIONS, DROPOUTS, NORMS, PLACEMENTS, POSITIONS, SITES
 
 SMALL = Transformer(6, layers=1, d=8, heads=2, d_mlp=6)
 ATTENTION_AND_POSITIONS = [(name, "nope" if part.orders else "rope") for name, part in ATTENTIONS.items()]
@@ -29,7 +30,13 @@ MAKE = {
     "transformer": partial(transformer_problem, batch=12),
     "retriever": partial(retriever_problem, hidden=12, batch=12),
 }
-KINDS = {"placement": PLACEMENTS, "norm": NORMS, "attention": ATTENTIONS, "positions": POSITIONS}
+KINDS = {
+    "placement": PLACEMENTS,
+    "norm": NORMS,
+    "attention": ATTENTIONS,
+    "positions": POSITIONS,
+    "dropout": DROPOUTS,
+}
 
 
 def fitting():
@@ -38,7 +45,8 @@ def fitting():
         placements = RETRIEVER_PLACEMENTS if model == "retriever" else PLACEMENTS
         for name, part in (placements if kind == "placement" else KINDS[kind]).items():
             further = {"positions": "nope"} if getattr(part, "orders", False) else {}
-            problem = MAKE[model](**{"placement": "peri", kind: name, **further})
+            chosen = {"norm_at": {"block_out": name}} if getattr(part, "sites", SITES) != SITES else {kind: name}
+            problem = MAKE[model](**{"placement": "peri", **chosen, **further})
             try:
                 problem.model.check(problem.parts)
             except Misfit:
@@ -71,7 +79,13 @@ def assert_near(got, expected, tolerance, name, scale=0.0):
 
 
 def test_every_model_has_parts_to_try():
-    assert {param.id for param in FITTING} >= {"minimal-stick-breaking", "transformer-nape", "retriever-asentmax"}
+    assert {param.id for param in FITTING} >= {
+        "minimal-stick-breaking",
+        "transformer-nape",
+        "retriever-asentmax",
+        "minimal-rezero",
+        "retriever-dropout",
+    }
 
 
 @pytest.mark.usefixtures("in_blocks")
@@ -168,6 +182,22 @@ def assert_compiled_is_the_definition(steps, problem, monkeypatch):
 )
 def test_compiled_is_the_same_function(problem, monkeypatch):
     assert_compiled_is_the_definition(10, problem, monkeypatch)
+
+
+@rs.norm()
+def restless(x, p):
+    """Goes by the step, and is random in training."""
+    return x * (1 + p.t / p.steps + 0.1 * p.uniform(*x.shape[2:])) if p.training else x
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
+def test_neither_the_step_nor_random_numbers_are_compiled_in(monkeypatch):
+    """Every step has its own, as in the definition, and what was compiled for the first serves all."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    torch._dynamo.utils.counters.clear()
+    problem = transformer_problem("peri", SMALL, cap=8, norm=restless, dropout="dropout", positions="nope")
+    assert_compiled_is_the_definition(4, problem, monkeypatch)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own

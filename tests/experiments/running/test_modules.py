@@ -138,9 +138,8 @@ def test_they_are_compared_with_what_is_built_in(whole, capsys):
 
 
 def test_the_report_says_how_large_models_are(whole, tmp_path):
-    from resharpen.views.report.verdicts import comparison_data
-
     from resharpen.views.report.about import about
+    from resharpen.views.report.write import comparison_data
 
     facts = about(whole)["facts"]
     assert facts["parameters"].startswith("peri ")

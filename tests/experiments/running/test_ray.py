@@ -207,7 +207,9 @@ def mine(x, p):
 
 @rs.norm()
 def broken(x, p):
-    raise ArithmeticError("no norm at all")
+    if os.getpid() != {driver}:
+        raise ArithmeticError("no norm at all")
+    return x
 """
 
 

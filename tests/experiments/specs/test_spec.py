@@ -73,6 +73,7 @@ def test_a_resolved_spec_reads_back_the_same(spec):
         ("train_lengths = [2, 3]", "train_lengths = [2, 2]", "a length is given twice"),
         ("train_lengths = [2, 3]", "train_lengths = []", "at least one training length"),
         ("train_lengths = [2, 3]", "", "needs 'train_lengths'"),
+        ("train_lengths = [2, 3]", "train_length = 3", r"write a list, train_lengths = \[3\]"),
         ("models = 20", "models = 0", "models = 0: must be at least 1"),
         ("steps = 1000", "steps = -5", "steps = -5: must be at least 1"),
         ("steps = 1000", "", "'steps' is missing"),
@@ -109,7 +110,7 @@ LINEAR = """
 import resharpen as rs
 
 @rs.norm(hyperparameters={"alpha": rs.Row(0.1, 1.0, scale="linear")})
-def linear(x, p):
+def straight(x, p):
     return x * p.alpha
 
 @rs.norm(hyperparameters={"alpha": rs.Row(0.1, 1.0)})
@@ -131,7 +132,7 @@ def test_every_variant_s_row_is_narrowed_in_its_own_scale(tmp_path):
     """Whichever variant comes first, and also where the paper's row of that name has another scale."""
     (tmp_path / "own.py").write_text(f"{LINEAR}# {tmp_path}\n")
     data = {"name": "x", "models": 1, "steps": 1, "task": {"v": 4, "train_lengths": [2]}}
-    data["variants"] = ["peri", *(f"peri+own.py:{name}" for name in ("log", "linear", "descent"))]
+    data["variants"] = ["peri", *(f"peri+own.py:{name}" for name in ("log", "straight", "descent"))]
     data["hyperparameters"] = {"alpha": [0.2, 0.5], "peak_learning_rate": [0.2, 0.5]}
     spec = from_data(data, tmp_path)
     assert scales(spec, "alpha") == ["log", "linear"]

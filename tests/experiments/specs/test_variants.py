@@ -14,7 +14,7 @@ from resharpen.engines.base import initial_state
 from resharpen.errors import UserError
 from resharpen.experiments.running.runner import run
 from resharpen.experiments.specs.spec import Experiment, Setting
-from resharpen.experiments.specs.toml import from_data, read_toml, to_data
+from resharpen.experiments.specs.toml import from_data, from_stored, read_toml, to_data
 from resharpen.experiments.specs.variant import ModelChange, Variant, parse_sum
 from resharpen.models import Minimal, Transformer
 from resharpen.parts import Placement
@@ -484,12 +484,12 @@ def test_what_a_part_must_give(tmp_path, part, message):
 def test_a_learned_parameter_hides_nothing():
     for declare in (rs.norm(rms_epsilon=rs.learned()), rs.attention(n=rs.learned()), rs.attention(x=rs.learned())):
         with pytest.raises(UserError, match=r"cannot be called 'rms_epsilon'|'[nx]' is taken"):
-            declare(lambda x, p: x)
+            declare(lambda *arguments: arguments[0])
     with pytest.raises(UserError, match="cannot be called 'a': a hyperparameter is"):
         rs.norm(hyperparameters={"a": rs.Row(1, 2)}, a=rs.learned())(lambda x, p: x)
 
 
-@pytest.mark.parametrize("name", ["steps", "train_length", "draw", "norm", "score"])
+@pytest.mark.parametrize("name", ["batch", "train_length", "draw", "norm", "score"])
 def test_a_hyperparameter_is_no_column_of_the_tables(tmp_path, name):
     rows = f"hyperparameters={{'{name}': rs.Row(1.0, 2.0)}}"
     (tmp_path / "f.py").write_text(
@@ -509,16 +509,81 @@ def test_a_hyperparameter_is_no_column_of_the_tables(tmp_path, name):
 def test_a_model_whose_fields_cannot_be_kept(tmp_path, field, message):
     (tmp_path / "f.py").write_text(
         "from dataclasses import dataclass\nimport resharpen as rs\n@dataclass(frozen=True)\nclass Sized(rs.Model):\n"
-        f"    vocabulary: int\n    {field}\n    def parameters(self, parts):\n        return {{}}\n# {tmp_path}\n"
+        f"    vocabulary: int\n    {field}\n    def parameters(self, parts):\n        return {{}}\n"
+        f"    def logits(self, theta, tokens, parts, hyper, record=None):\n        pass\n# {tmp_path}\n"
     )
     with pytest.raises(UserError, match=message):
         sct([f"{tmp_path}/f.py:Sized"])
 
 
-def test_a_task_whose_field_is_a_column():
-    @dataclass(frozen=True)
-    class Long(SetComplement):
-        steps: int = 3
+@dataclass(frozen=True)
+class Long(SetComplement):
+    steps: int = 3
 
+
+def test_a_task_whose_field_is_a_column():
     with pytest.raises(UserError, match="a task cannot have a field 'steps'"):
         Experiment("x", (Setting(Long(4), 2),), ["pre"], 1, 1)
+
+
+def test_norms_of_sites_as_a_sum_and_as_a_table():
+    spec = read(
+        """
+models = 1
+steps = 1
+variants = ["peri+layer+rezero", "same", "other", "plain"]
+[task]
+v = 4
+train_lengths = [2]
+[variant.same]
+placement = "peri"
+norm = { block_out = "rezero", others = "dyt" }
+[variant.other]
+placement = "peri"
+norm = { block_in = "layer" }
+[variant.plain]
+placement = "out"
+norm = "layer-scale"
+"""
+    )
+    found = {name: (variant.norm, dict(variant.norm_at)) for name, variant in spec.variants.items()}
+    assert found == {
+        "peri+layer+rezero": ("layer", {"block_out": "rezero"}),
+        "same": ("dyt", {"block_out": "rezero"}),
+        "other": ("rms", {"block_in": "layer"}),
+        "plain": ("rms", {"block_out": "layer-scale"}),
+    }
+    again = from_stored(to_data(spec))
+    assert again.variants == spec.variants
+    (setting,) = spec.settings
+    assert spec.variants["same"].columns(setting.model)["norm"] == "dyt & rezero at block_out"
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ("pre+rezero", "there is no norm at block_out in this placement: 'rezero' would change nothing; post"),
+        ("peri+rezero+layer-scale", "has two norms at block_out: rezero and layer-scale"),
+        ("out+layer+rezero", "there is no norm outside its own sites in this placement: 'layer' would change nothing"),
+        ("peri+cosine+wsd", "has two of a kind"),
+    ],
+)
+def test_norms_of_sites_that_do_not_go_together(variant, message):
+    with pytest.raises(UserError, match=message.replace("; post", "")):
+        Experiment("x", (Setting(SetComplement(4), 2),), [variant], models=1, steps=1)
+
+
+def test_what_was_added_later_does_not_change_the_identity_of_what_was_trained():
+    assert set(Variant("peri").as_data()) == {"placement", "norm", "attention", "positions", "optimizer", "engine"}
+    assert Variant("peri", schedule="cosine", dropout="dropout").as_data().items() >= {
+        ("schedule", "cosine"),
+        ("dropout", "dropout"),
+    }
+
+
+def test_schedule_and_dropout_are_parts():
+    made = Experiment("x", (Setting(SetComplement(4), 2),), ["wsd+peri+dropout"], models=1, steps=1)
+    assert list(made.variants) == ["peri+dropout+wsd"]
+    (variant,) = made.variants.values()
+    assert made.rows(variant)["dropout_rate"].high == 0.3
+    assert made.problem(made.shards()[0]).schedule.name == "wsd"

@@ -33,7 +33,7 @@ from resharpen.models import Model
 from resharpen.optim.adamw import adamw
 from resharpen.optim.hyperparameters import TABLE
 from resharpen.optim.schedule import step_table
-from resharpen.parts import ATTENTIONS, NORMS, POSITIONS, SITES, Parts
+from resharpen.parts import ATTENTIONS, DROPOUTS, NORMS, POSITIONS, SITES, Parts
 from resharpen.state import Arrays
 from resharpen.tasks import Batch, Task, TokenTask
 
@@ -168,7 +168,8 @@ class NativeEngine:
 
     def _train(self, n: int, *arguments: Any) -> None:
         """Call `train` of the kernel for n steps; its first argument is common to all kernels."""
-        table = step_table(adamw, self.ensemble.hyperparameters, self.problem.steps, self.step, n)
+        problem, draws = self.problem, self.ensemble.hyperparameters
+        table = step_table(adamw, problem.schedule, draws, problem.steps, self.step, n)
         table_RxSx4 = self._rows(n, len(STEP_COLUMNS))
         for i, column in enumerate(STEP_COLUMNS):
             table_RxSx4[..., i] = self._padded(table[column].T)
@@ -238,11 +239,14 @@ def unknown_part(
         ("norm", parts.norm, NORMS, norms),
         ("attention", parts.attention, ATTENTIONS, attentions),
         ("positions", parts.positions, POSITIONS, positions),
+        ("dropout", parts.dropout, DROPOUTS, ("no-dropout",)),
         ("optimizer", problem.optimizer, {"adamw": adamw}, ("adamw",)),
     ):
         # a user's part may have the name of a built-in one
         if not any(part is there.get(name) for name in names):
             return f"it does not support the {what} '{part.name}', only {one_of(names)}"
+    if parts.norm_at:
+        return "it has one norm function for all sites"
     for site in SITES:
         if getattr(parts.placement, site) and site not in sites:
             return f"it does not support a norm at {site}, only at {one_of(sites)}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_uint32, c_void_p
 from functools import cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ from resharpen.tasks.automaton import Automaton
 
 SCORED_AT_ONCE = 2**21
 """Maximum of positions times vocabulary in one evaluation call."""
+LOOKED_AT = 4
+"""Minibatches of a user's task that are looked at for places that do not count."""
 TRAINED_WITH = ("softmax", "log-n", "ssmax")
 MEASURES = ("tvd", "marked")
 
@@ -67,10 +69,13 @@ class NativeTransformer(NativeEngine):
 
     def __init__(self, problem: Problem, ensemble: Ensemble):
         super().__init__(problem, ensemble)
-        self._sampler = Sampler(self._kernel, problem.task.automaton) if isinstance(problem.task, Language) else None
+        self._sampler = Sampler(self._kernel, problem.task.automaton) if has_own_sampler(problem.task) else None
 
     @staticmethod
     def why_not(problem: Problem, training: bool) -> str:
+        looked_at = range(LOOKED_AT if training and not has_own_sampler(problem.task) else 0)
+        if not all(ends_with_padding(problem.minibatch(0, step).mask) for step in looked_at):
+            return f"it trains on all places up to the end of a sequence, and {problem.task.name} leaves some out"
         return unknown_part(problem, TRAINED_WITH, ("rope", "nope", "alibi"), ("rms", "layer"), KERNEL_SITES)
 
     def _measure(self, weights: Arrays, validation: Any, report: bool) -> Measures:
@@ -161,6 +166,11 @@ class NativeTransformer(NativeEngine):
             raise ValueError(f"a token is outside the model's vocabulary of {self._model.vocabulary}")
 
 
+def has_own_sampler(task: Task) -> TypeGuard[Language]:
+    """Whether the kernel draws the same minibatches as the task: one derived from a language may draw others."""
+    return isinstance(task, Language) and type(task).batch is Language.batch
+
+
 class Sampler:
     """Draws minibatches of an automaton in the kernel: the same bits as `Language.batch`."""
 
@@ -192,11 +202,16 @@ class Sampler:
 def ragged(batch: Batch) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
     """A padded minibatch (inputs, targets, real) without its padding, which is at the end of each row."""
     inputs_NxL, targets_NxL, real_NxL = batch
+    if not ends_with_padding(real_NxL):
+        raise UserError("the native engine trains on all places up to the end of a sequence: take --engine torch")
     length_N = real_NxL.sum(1)
-    if (real_NxL != (np.arange(real_NxL.shape[1]) < length_N[:, None])).any():
-        raise ValueError("the native engine takes sequences whose padding is at the end")
     inputs, targets = (np.ascontiguousarray(x[real_NxL], np.int32) for x in (inputs_NxL, targets_NxL))
     return inputs, targets, length_N[None].astype(np.int32)
+
+
+def ends_with_padding(mask_NxL: NDArray[np.bool_]) -> bool:
+    """Whether every row counts up to some place, and from there on nothing."""
+    return bool((mask_NxL == (np.arange(mask_NxL.shape[-1]) < mask_NxL.sum(-1, keepdims=True))).all())
 
 
 def rotation(longest: int, d_head: int) -> tuple[Floats, Floats]:

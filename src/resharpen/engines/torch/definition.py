@@ -17,6 +17,7 @@ Shapes: M models, N sequences, L positions, V tokens, P scored places. Tensors o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from resharpen import streams
 from resharpen.engines.base import Arrays, Batches, Ensemble, Measures, Problem, initial_state
 from resharpen.errors import UserError
 from resharpen.models.adapter import ModuleModel, Modules
@@ -31,11 +33,15 @@ from resharpen.models.layers import Values
 from resharpen.models.loss import total_nll
 from resharpen.optim.clipping import clip_factor, gradient_norm
 from resharpen.optim.schedule import step_table
+from resharpen.parts import Parts
+from resharpen.parts.moment import Moment
 from resharpen.parts.parameter import Parameter
 from resharpen.tasks import Batch
 
 Named = dict[str, Tensor]
 """Parameters, or what is kept for each of them, by name."""
+KEYS_AT_ONCE = 256
+"""Steps whose keys of random numbers are computed together."""
 
 
 class Definition:
@@ -45,6 +51,7 @@ class Definition:
         self._hyper_M = {name: self._tensor(x_M) for name, x_M in ensemble.hyperparameters.items()}
         self._parameters = problem.model.parameters(problem.parts)
         self._modules = self._own_modules()
+        self._keys: tuple[int, Tensor] | None = None
         self.load(initial_state(problem, ensemble))
 
     def _own_modules(self) -> Modules | None:
@@ -89,7 +96,8 @@ class Definition:
     def advance(self, n: int, batches: Batches | None = None) -> None:
         """Train for n steps, on the problem's own minibatches or on given ones."""
         problem, first = self.problem, self._step
-        table = step_table(problem.optimizer, self.ensemble.hyperparameters, problem.steps, first, n)
+        draws = self.ensemble.hyperparameters
+        table = step_table(problem.optimizer, problem.schedule, draws, problem.steps, first, n)
         columns_nxM = {name: self._tensor(column) for name, column in table.items()}
         for i in range(n):
             batch = problem.minibatch(self.ensemble.group, first + i) if batches is None else batches[i]
@@ -101,17 +109,30 @@ class Definition:
         """The loss of every model, [M], and its gradient."""
         inputs, targets, mask = self._tensors(batch)
         theta = {name: x.detach().requires_grad_() for name, x in self._state["theta"].items()}
-        logits = self._logits(theta, inputs, self._step)
+        parts = replace(self.problem.parts, moment=self._moment())
+        logits = self._logits(theta, inputs, parts, self._step)
         loss_M = total_nll(logits, targets, mask) / mask.sum()
         # The models share no parameter, so the gradient of the sum of losses is each model's own.
         g = torch.autograd.grad(loss_M.sum(), list(theta.values()), materialize_grads=True)
         return loss_M.detach(), dict(zip(theta, g, strict=True))
 
-    def _logits(self, theta: Named, inputs: Any, step: int | None = None) -> Tensor:
+    def _logits(self, theta: Named, inputs: Any, parts: Parts, step: int | None = None) -> Tensor:
         """Logits of every model, of a training step or, without one, as they are evaluated."""
         if self._modules is not None:
             return self._modules.logits(theta, inputs, step)
-        return self.problem.model.logits(theta, inputs, self.problem.parts, self._hyper_M)
+        return self.problem.model.logits(theta, inputs, parts, self._hyper_M)
+
+    def _moment(self) -> Moment:
+        """This step as parts see it: its number, and where each model's random numbers come from."""
+        problem, offset = self.problem, self._step % KEYS_AT_ONCE
+        if self._keys is None or self._keys[0] != self._step - offset:
+            first = self._step - offset
+            steps_Sx1 = np.arange(first, first + KEYS_AT_ONCE)[:, None]
+            key = streams.key(problem.seed, problem.setting, "parts")
+            words_SxMx2 = streams.words(key, 2, self.ensemble.draw_M, steps_Sx1).astype(np.int64)
+            self._keys = first, torch.tensor(words_SxMx2, device=self._device)
+        t = torch.tensor(self._step + 1, dtype=self._dtype, device=self._device)
+        return Moment(t, problem.steps, self._keys[1][offset])
 
     @torch.no_grad()
     def _update(self, loss_M: Tensor, g: Named, row_M: Mapping[str, Tensor]) -> None:
@@ -159,7 +180,7 @@ class Definition:
         examples = task.examples(validation)
         inputs, scored = self._tensors(examples.inputs), self._tensors(examples.scored)
         truth = {name: self._tensors(x) for name, x in examples.truth.items()}
-        logits_MxPxV = self._logits(theta, inputs)[:, scored]
+        logits_MxPxV = self._logits(theta, inputs, self.problem.parts)[:, scored]
         found = task.score(logits_MxPxV, truth)
         if report or task.metric not in found:
             found |= task.further_scores(logits_MxPxV, truth)

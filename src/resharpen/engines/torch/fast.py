@@ -13,6 +13,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from types import FunctionType, MethodType
 from typing import Any
@@ -30,6 +31,7 @@ from resharpen.models.adapter import Modules
 from resharpen.models.layers import Values
 from resharpen.models.loss import counted_nll, total_nll
 from resharpen.models.sets import are_enough
+from resharpen.parts.moment import Moment
 from resharpen.tasks import Batch
 
 FLAT = "all parameters, side by side"
@@ -109,12 +111,13 @@ class TorchEngine(Definition):
         work = [self._tensors(piece) for piece in self._pieces(batch)]
         models = self._models_at_once(M, work)
         losses, gradients = [], []
-        blocks = zip(self._state["theta"][FLAT].split(models), self._hyper_MxH.split(models), strict=True)
-        for theta_MxW, numbers_MxH in blocks:
+        moment = self._moment()
+        of_models = (self._state["theta"][FLAT], self._hyper_MxH, moment.key_Mx2)
+        for theta_MxW, numbers_MxH, key_Mx2 in zip(*(x.split(models) for x in of_models), strict=True):
             theta_MxW = theta_MxW.detach().requires_grad_()
             total, g_MxW = torch.zeros(()), None
             for piece in work:
-                loss_M = self._loss_of_flat(theta_MxW, numbers_MxH, piece) / count
+                loss_M = self._loss_of_flat(theta_MxW, numbers_MxH, piece, moment.t, key_Mx2) / count
                 (g,) = torch.autograd.grad(loss_M.sum(), theta_MxW)
                 total, g_MxW = total + loss_M.detach(), g if g_MxW is None else g_MxW.add_(g)
             losses.append(total)
@@ -150,14 +153,15 @@ class TorchEngine(Definition):
         at_once = max(1, FLOATS_AT_ONCE // (self.problem.model.width * places))
         return -(-M // -(-M // at_once))  # blocks of one size, as far as it goes: there is less to compile
 
-    def _flat_loss(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any) -> Tensor:
+    def _flat_loss(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any, t: Tensor, key_Mx2: Tensor) -> Tensor:
         """The sum over the places of a piece, [M]."""
-        model, parts, theta = self.problem.model, self.problem.parts, self.split(theta_MxW)
+        model, theta, row_N = self.problem.model, self.split(theta_MxW), getattr(piece, "row", None)
+        parts = replace(self.problem.parts, moment=Moment(t, self.problem.steps, key_Mx2, row_N))
         hyper_M = dict(zip(self._hyper_M, hyper_MxH.unbind(1), strict=True))
         if self._reads_sets:
             last_P, present_VxP, counts_VxP = piece
             return counted_nll(model.logits_of_sets(theta, last_P, present_VxP.T, parts, hyper_M), counts_VxP.T)
-        inputs, targets, mask = piece
+        inputs, targets, mask = piece[:3]
         return total_nll(model.logits(theta, inputs, parts, hyper_M), targets, mask)
 
     def measure(self, weights: Arrays, validation: Any, report: bool = False) -> Measures:
@@ -180,8 +184,8 @@ def rounding(device: str, given_up: bool = False) -> str:
 
 
 class Compiled:
-    """A loss of weights, hyperparameters and a piece, compiled: for pieces of sequences, [N, L], once for all N and L,
-    for others shape by shape. One that torch cannot compile stays as it is: then it has given up.
+    """A loss of weights, hyperparameters, a piece and a step, compiled: for pieces of sequences, [N, L], once for all N
+    and L, for others shape by shape. One that torch cannot compile stays as it is: then it has given up.
 
     What is compiled may depend on the shape that comes first. So that results do not, that is always the same: `varies`
     is the length of its sequences, or 0 if pieces are not of sequences.
@@ -203,28 +207,28 @@ class Compiled:
         self._varies, self._known = varies, set[Any]()
         self.given_up = False
 
-    def __call__(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any) -> Tensor:
+    def __call__(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any, *step: Tensor) -> Tensor:
         if not self.given_up:
             try:
                 if self._varies:
-                    self._compile_for(theta_MxW, hyper_MxH, piece)
-                return self._fast(theta_MxW, hyper_MxH, piece)
+                    self._compile_for(theta_MxW, hyper_MxH, piece, *step)
+                return self._fast(theta_MxW, hyper_MxH, piece, *step)
             except Exception as error:
                 if own.raised_by_own(error):
                     raise
                 reason = " ".join(str(error).split()[:20])
                 warnings.warn(f"torch cannot compile this variant, which trains slower without: {reason}", stacklevel=2)
                 self.given_up = True
-        return self._plain(theta_MxW, hyper_MxH, piece)
+        return self._plain(theta_MxW, hyper_MxH, piece, *step)
 
-    def _compile_for(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any) -> None:
+    def _compile_for(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any, *step: Tensor) -> None:
         """Both numbers may be any but one, which torch takes for a case of its own: there are up to four of them."""
         many = [n > 1 for n in piece[0].shape]
         if (key := (*many, len(theta_MxW))) not in self._known:
             self._known.add(key)
             shape = [n if more else 1 for n, more in zip((self._varies + 1, self._varies), many, strict=True)]
-            example = type(piece)(*(_varying(x.new_zeros(shape)) for x in piece))
-            torch.autograd.grad(self._fast(theta_MxW, hyper_MxH, example).sum(), theta_MxW)
+            example = type(piece)(*(_varying(x.new_zeros(shape[: x.ndim])) for x in piece))
+            torch.autograd.grad(self._fast(theta_MxW, hyper_MxH, example, *step).sum(), theta_MxW)
         for x in piece:
             _varying(x)
 

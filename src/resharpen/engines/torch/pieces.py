@@ -7,6 +7,7 @@ Shapes: N sequences, L positions.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,16 @@ POSITIONS_AT_ONCE = 2048
 """A piece with more positions than this is split further."""
 
 
-def pieces(batch: Batch) -> Iterator[Batch]:
+class Piece(NamedTuple):
+    """Some sequences of a minibatch, and where they stand in it."""
+
+    inputs: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+    row: NDArray[np.int64]
+
+
+def pieces(batch: Batch) -> Iterator[Piece | Batch]:
     """The same sequences, shortest first. Padding is at the end of a row; what has another shape stays whole."""
     mask = batch.mask
     if mask.ndim != 2 or not isinstance(batch.inputs, np.ndarray):
@@ -35,7 +45,8 @@ def pieces(batch: Batch) -> Iterator[Batch]:
         for first in range(begin, end, rows):
             chosen = order_N[first : min(first + rows, end)]
             if longest:
-                yield Batch(batch.inputs[chosen, :longest], batch.targets[chosen, :longest], mask[chosen, :longest])
+                inputs, targets = batch.inputs[chosen, :longest], batch.targets[chosen, :longest]
+                yield Piece(inputs, targets, mask[chosen, :longest], chosen)
         begin = end
 
 

@@ -32,6 +32,7 @@ _HEADER = {
     str: ["command"],
     dict: ["spec", "drawn", "rounding", "provenance"],
     list: ["extents", "code"],
+    list | None: ["checkpoints_before"],
 }
 _PROVENANCE = {
     str: ["started", "cpu"],

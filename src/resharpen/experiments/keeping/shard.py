@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 WEIGHTS_FILE = "weights.safetensors"
 RESULTS = (*(f"{name}.parquet" for name in TABLES), WEIGHTS_FILE)
 STATE, MANIFEST, LEASE = "state.safetensors", "manifest.json", ".lease"
+FINAL = "final.safetensors"
 FORMAT = 4
 """1 had placements in place of variants; 2 did not name the owner in every file; 3 had no checksum in run.json."""
 _MANIFEST = {
@@ -91,6 +92,14 @@ class ShardFiles:
         """The state, if there is one; `TornFile` if it is damaged or belongs to another shard."""
         return files.read_arrays(self.state, self.facts) if self.state.exists() else None
 
+    def keep_final(self, arrays: Mapping[str, NDArray]) -> None:
+        """Keep the last state, for more steps later."""
+        files.write_arrays(self.directory / FINAL, arrays, self.facts)
+
+    def final(self) -> dict[str, NDArray] | None:
+        path = self.directory / FINAL
+        return files.read_arrays(path, self.facts) if path.exists() else None
+
     def finish(
         self, tables: Mapping[str, pl.DataFrame], weights: Mapping[str, NDArray], facts: Mapping[str, Any]
     ) -> None:
@@ -143,11 +152,16 @@ class ShardFiles:
     def discard(self) -> None:
         """Delete the results of this shard, so that it is trained again; files that are not ours stay."""
         self._refuse_links()
-        for name in (MANIFEST, STATE, *RESULTS):
+        for name in (MANIFEST, STATE, FINAL, *RESULTS):
             path = self.directory / name
             if path.is_dir() and not path.is_symlink():
                 raise UserError(f"{path} is a directory where a file should be: remove it")
             path.unlink(missing_ok=True)
+
+    def reopen(self) -> None:
+        """Forget that this shard was finished, with what was found then; its state stays."""
+        for name in (MANIFEST, FINAL, *RESULTS):
+            (self.directory / name).unlink(missing_ok=True)
 
     def damaged(self, name: str, what: str) -> Damaged:
         return Damaged(

@@ -2,11 +2,12 @@
 
 run.json                                the resolved spec, versions, machine, the command that resumes it, a checksum
 README.md                               the same for people
-code/HASH-FILE.py                       copies of user code, to read
+code/HASH-FILE.py, HASH-FILE.imports/   copies of user code and of what it imports, to read
 shards/SETTING/VARIANT/FIRST-LAST/
     state.safetensors                   of an unfinished shard: everything needed to resume bit for bit
     models, curves, lengths .parquet    of a finished shard: its rows of the three tables
     weights.safetensors                 the kept weights, WEIGHTS.SELECTION.NAME [M, ...]
+    final.safetensors                   the last state, where the schedule allows more steps later
     manifest.json                       hashes of the other files, written last: the shard is finished
     .lease                              held by the process that trains the shard; deleted when it is finished
 .lock                                   held briefly while the run is created or extended
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 from resharpen import own
 from resharpen.engines.choose import rounding
 from resharpen.errors import UserError, unknown
-from resharpen.experiments.keeping import files, lock
+from resharpen.experiments.keeping import files, lock, longer
 from resharpen.experiments.keeping.checks import check_arrays, check_header, read_header, write_header
 from resharpen.experiments.keeping.machine import provenance
 from resharpen.experiments.keeping.reading import Reader
@@ -45,7 +46,7 @@ from resharpen.paths import absolute
 if TYPE_CHECKING:
     import polars as pl
 
-HEADER, REFERENCE, LOCK = "run.json", "reference.json", ".lock"
+HEADER, REFERENCE, LOCK, CODE = "run.json", "reference.json", ".lock", "code"
 
 
 def quoted(path: Path) -> str:
@@ -90,23 +91,27 @@ class Run:
     @cached_property
     def experiment(self) -> Experiment:
         for entry in self._header["code"]:
-            self._admit(Path(entry["path"]), entry["sha256"])
+            self._admit(Path(entry["path"]), entry["sha256"], entry.get("imports"))
         return from_stored(self._header["spec"], self.directory / HEADER)
 
-    def _admit(self, path: Path, sha256: str) -> None:
+    def _admit(self, path: Path, sha256: str, imports: Any) -> None:
         """Admit user code: what this process has admitted already, because the user named the file; else the file that
         the header names, unless it may have come with the header; else, with `trust_code`, the copy in the run."""
         if own.is_admitted(sha256):
             return
         kept, foreign = code_copy(self.root, path, sha256), _may_be_foreign(path)
         for candidate in (path, kept) if self.trust_code else () if foreign else (path,):
-            if candidate.is_file() and own.sha256_of(candidate) == sha256:
+            if candidate.is_file() and (source := own.read(candidate)).digest == sha256:
+                if not self.trust_code and (strange := [x for x in source.imports if _may_be_foreign(x.path)]):
+                    path, foreign = strange[0].path, True
+                    break
                 own.admit(candidate)
                 return
         if foreign and not self.trust_code:
             raise UserError(f"{path} lies in a run directory or behind a link: it is executed with --trust-code only")
         what = "has changed since this run began" if path.is_file() else "no longer exists"
-        raise UserError(f"{path} {what}: restore it, or execute the copy {kept} with --trust-code")
+        what = f", or a file that it imports, {what}" if imports and path.is_file() else f" {what}"
+        raise UserError(f"{path}{what}: restore it, or execute the copy {kept} with --trust-code")
 
     @property
     def command(self) -> str:
@@ -269,8 +274,8 @@ def locked(run: Run) -> Iterator[None]:
 
 
 def open_run(new_run: Run, experiment: Experiment) -> None:
-    """Create a run, or continue one with the same spec or with more models. The caller holds its lock and has read
-    nothing of it."""
+    """Create a run, or continue one: with the same spec, with more models, or with more steps where that gives the bits
+    of a run of that length. The caller holds its lock and has read nothing of it."""
     if not (new_run.root / HEADER).exists():
         _write_header(new_run, experiment, [])
         return
@@ -281,9 +286,12 @@ def open_run(new_run: Run, experiment: Experiment) -> None:
         begun = {name: variant.engine for name, variant in old.variants.items()}
         asked = {name: variant.engine or begun.get(name) for name, variant in new.variants.items()}
         new = new.with_engines(asked, old.engine)
-    grows = new.models > old.models
+    before = run._header.get("checkpoints_before") or []
+    if new.checkpoints in before:  # the spec of a run that got more steps, and with them more checkpoints
+        new = new._with(checkpoints=old.checkpoints)
+    grows, goes_on = new.models > old.models, new.steps > old.steps
     stored = {**run._header["spec"], "models": new.models if grows else old.models, "drawn": run._header["drawn"]}
-    stored["baseline"] = new.baseline  # it changes no result
+    stored |= {"baseline": new.baseline, "steps": max(new.steps, old.steps)}  # the baseline changes no result
     changes = differences(stored, {**to_data(new), "drawn": search_data(new)})
     if changes:
         raise UserError(
@@ -291,11 +299,33 @@ def open_run(new_run: Run, experiment: Experiment) -> None:
             f"choose another --out, or continue it with: {run.command}"
         )
     check_rounding(run)
-    if grows or new.baseline != old.baseline:
-        begun = {name: run._header[name] for name in ("code", "rounding", "provenance")}
-        _write_header(run, new, [*run._header["extents"], *([old.models] if grows else [])], begun)
+    if goes_on:
+        _train_on(run, longer.longer(old, new))
+    elif grows or new.baseline != old.baseline:
+        _write_header(run, new, [*run._header["extents"], *([old.models] if grows else [])], _begun(run))
     else:
         _write_beside(run, old)
+
+
+def _begun(run: Run) -> dict[str, Any]:
+    """What a header keeps when it is written again."""
+    kept = ("code", "rounding", "provenance", "checkpoints_before")
+    return {name: run._header[name] for name in kept if name in run._header}
+
+
+def _train_on(run: Run, new: Experiment) -> None:
+    """More steps. States go first, then the header, then what was found at the former end: a kill in between costs
+    training again, and no result is taken for another."""
+    states = longer.states(run, new)
+    begun = _begun(run)
+    before = [*begun.get("checkpoints_before", []), run.experiment.checkpoints]
+    identity = identities(new, run._header["drawn"])
+    shards = {shard.name: ShardFiles(run.root, shard.name, identity(shard)) for shard in run.shards()}
+    for name, arrays in states.items():
+        shards[name].save(arrays)
+    _write_header(run, new, run._header["extents"], {**begun, "checkpoints_before": before})
+    for name in states:
+        shards[name].reopen()
 
 
 def engine_of(experiment: Experiment, variant: str) -> str:
@@ -343,7 +373,7 @@ def _write_header(
         "spec": to_data(experiment),
         "drawn": search_data(experiment),
         "extents": extents,
-        "code": [{"path": str(source.path), "sha256": source.sha256} for source in sorted(sources, key=str)],
+        "code": [_code_entry(source) for source in sorted(sources, key=str)],
         "rounding": roundings(experiment),
         "provenance": provenance(),
     }
@@ -353,12 +383,12 @@ def _write_header(
 
 def _write_beside(run: Run, experiment: Experiment) -> None:
     """Write copies of user code and the README where they are missing."""
-    if (run.root / "code").is_symlink():
-        raise UserError(f"{run.directory / 'code'} is a symbolic link: a run is not written through links")
+    if (run.root / CODE).is_symlink():
+        raise UserError(f"{run.directory / CODE} is a symbolic link: a run is not written through links")
     for source in {own.source(reference) for reference in experiment.references()}:
-        kept = code_copy(run.root, source.path, source.sha256)
-        if not kept.exists():
-            files.write_bytes(kept, source.path.read_bytes())
+        for place, path in source.copies().items():
+            if not (kept := run.root / CODE / place).exists():
+                files.write_bytes(kept, path.read_bytes())
     if not (run.root / "README.md").exists():
         readme = _README.format(
             name=experiment.name,
@@ -370,8 +400,20 @@ def _write_beside(run: Run, experiment: Experiment) -> None:
         files.write_text(run.root / "README.md", readme)
 
 
+def code_lines(experiment: Experiment) -> list[str]:
+    """The user's own code in an experiment, a line per file: where it is, its hash, and what it imports."""
+    return sorted({str(own.source(reference)) for reference in experiment.references()})
+
+
+def _code_entry(source: own.Source) -> dict[str, Any]:
+    """What the header says of a file of the user's; its hash covers what it imports."""
+    entry: dict[str, Any] = {"path": str(source.path), "sha256": source.digest}
+    modules = [{"module": x.module, "path": str(x.path), "sha256": x.sha256} for x in source.imports]
+    return {**entry, "imports": modules} if modules else entry
+
+
 def code_copy(directory: Path, path: Path, sha256: str) -> Path:
-    return directory / "code" / f"{sha256[: own.DIGITS]}-{path.name}"
+    return directory / CODE / f"{sha256[: own.DIGITS]}-{path.name}"
 
 
 _README = """# {name}

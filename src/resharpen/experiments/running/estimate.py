@@ -12,6 +12,7 @@ import numpy as np
 from resharpen import own
 from resharpen.engines.choose import make_engine
 from resharpen.experiments.keeping.machine import cores
+from resharpen.experiments.keeping.store import code_lines
 from resharpen.experiments.running.runner import with_engine
 from resharpen.experiments.specs.counts import parameter_counts, side_by_side, unlike
 from resharpen.experiments.specs.shelf import SCALES, SHELF, take
@@ -111,7 +112,8 @@ def describe(experiment: Experiment, workers: int | None = None) -> str:
         f"{experiment.name}: {found.models:,} models x {experiment.steps:,} steps\n"
         f"  settings    {settings}\n"
         f"  variants    {', '.join(f'{name} ({v.engine})' for name, v in experiment.variants.items())}\n"
-        f"  shards      {found.shards:,}\n"
+        + "".join(f"  your code   {line}\n" for line in code_lines(experiment))
+        + f"  shards      {found.shards:,}\n"
         f"  time        about {found.seconds / 3600:.2g} hours on {workers or cores()} workers\n"
         f"  disk        about {found.bytes / 2**20:,.0f} MiB\n"
         f"{_parameters(experiment)}"

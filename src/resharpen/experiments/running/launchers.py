@@ -10,6 +10,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import resource_tracker
@@ -17,17 +18,19 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from resharpen import own
+from resharpen import guard, own
 from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping.machine import cores
 from resharpen.experiments.keeping.shard import Damaged, Foreign
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running.training import Asked, Progress, Trainer
 from resharpen.experiments.specs.spec import Shard
-from resharpen.signals import SAVING, STOPPING
+from resharpen.signals import SAVING, STOPPING, end_process
 
 IMPORTED = 79
 """Exit code of a worker that would have started the run again when it imported the main script."""
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2)."""
 HANDLED = [*STOPPING, *SAVING]
 """Signals for the driver; a terminal and a batch system send them to the workers as well."""
 
@@ -46,7 +49,8 @@ class WorkerDied(Failed):
 def leave_if_imported() -> None:
     """End a spawned worker that imports the main script and, without a guard there, would start the run again."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
-        os._exit(IMPORTED)
+        end_process(IMPORTED)
+    own.refuse_while_loading()
 
 
 def launch(run: Run, shards: Sequence[Shard], workers: int | None, on_progress: OnProgress, asked: Ask) -> None:
@@ -70,17 +74,32 @@ def train(run: Run, shard: Shard, on_progress: OnProgress, asked: Ask) -> bool:
         if isinstance(found, Damaged):
             files.discard()
         if found is not True:
-            try:
-                return Trainer(run.experiment, shard, files, on_progress, asked, rounding=run.rounding(shard)).run()
-            except Exception as error:
-                if isinstance(error, UserError) or not own.raised_by_own(error):
-                    raise
-                raise own.OwnCodeError(f"variant '{shard.variant}' failed in your own code", error) from error
+            return _train(run, shard, on_progress, asked)
         if held:
             files.tidy()
     cell, lower = (shard.setting.name, shard.variant), shard.setting.task.lower_is_better
     on_progress(Progress(shard.name, *cell, shard.count, steps, steps, float("nan"), lower, 0, checkpoint=False))
     return True
+
+
+def _train(run: Run, shard: Shard, on_progress: OnProgress, asked: Ask) -> bool:
+    """Errors of user code are reported as such, and changes that it makes to global state are noticed."""
+
+    def trained(on_progress: OnProgress) -> bool:
+        return Trainer(run.experiment, shard, run.files(shard), on_progress, asked, rounding=run.rounding(shard)).run()
+
+    if not run.experiment.references():
+        return trained(on_progress)
+    keeps = "this run keeps the code that it began with: correct the file and choose another --out"
+    with own.blamed(f"variant '{shard.variant}' failed in your own code while it was trained; {keeps}"):
+        before = guard.arithmetic()
+
+        def checked(progress: Progress) -> None:
+            if progress.step and (name := guard.changed(before)):
+                raise UserError(f"variant '{shard.variant}': your code called {name} while it was trained; {keeps}")
+            on_progress(progress)
+
+        return trained(checked)
 
 
 def _in_processes(run: Run, shards: Sequence[Shard], workers: int, on_progress: OnProgress, asked: Ask) -> None:
@@ -124,7 +143,7 @@ def _signals_blocked() -> Iterator[None]:
 
 def _listen(lines: Lines, names: Sequence[str], on_progress: OnProgress, asked: Ask) -> None:
     """Forward progress and hand out shards until every worker has ended."""
-    to_do, told = iter(names), Asked()
+    to_do, told, at_work = iter(names), Asked(), dict[Any, str | None]()
     while lines:
         if (now := asked()) != told:
             _tell(lines, told := now)
@@ -133,12 +152,13 @@ def _listen(lines: Lines, names: Sequence[str], on_progress: OnProgress, asked: 
             try:
                 event = line.recv()
             except (EOFError, OSError):  # the worker has ended, maybe in the middle of a message
-                _check_end(lines.pop(line))
+                _check_end(lines.pop(line), None if told.stop else at_work.get(line, "its start"))
                 continue
             if isinstance(event, BaseException):
                 raise event
             if event is None:
-                _tell([line], None if told.stop else next(to_do, None))
+                at_work[line] = None if told.stop else next(to_do, None)
+                _tell([line], at_work[line])
             else:
                 on_progress(event)
 
@@ -149,19 +169,22 @@ def _tell(lines: Iterable[Any], message: Asked | str | None) -> None:
             line.send(message)
 
 
-def _check_end(process: Any) -> None:
+def _check_end(process: Any, at: str | None) -> None:
+    """Raise if a worker ended early: `at` is what it was working on, None if it was told to end."""
     process.join()
     if process.exitcode == IMPORTED:
         raise UserError(
             "workers are processes that import this script: put its code under `if __name__ == '__main__':`, "
             "or run with workers=1"
         )
-    if process.exitcode:
-        raise WorkerDied(f"a worker ended with exit code {process.exitcode}")
+    if process.exitcode or at is not None:
+        where = f" at {at}" if at else ""
+        raise WorkerDied(f"a worker ended with exit code {process.exitcode}{where}")
 
 
 def _work(directory: str, trust_code: bool, code: Sequence[str], line: Any) -> None:
     """A worker: ask for shards until there are none, or until told to stop. `code`: files that the driver admitted."""
+    _be_killed_with_driver()
     threading.Thread(target=_end_with_driver, daemon=True).start()
     for number in HANDLED:
         signal.signal(number, signal.SIG_IGN)
@@ -203,10 +226,23 @@ def _work(directory: str, trust_code: bool, code: Sequence[str], line: Any) -> N
         line.send(RuntimeError(f"{type(error).__name__} in a worker: {error}"))
 
 
+def _be_killed_with_driver() -> None:
+    """Ask the kernel, where it can, to kill this process with its driver: while user code stays in C, for example in a
+    regular expression that never ends, no other Python thread runs."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    driver = multiprocessing.parent_process()
+    if driver is not None and os.getppid() != driver.pid:  # it died before the call
+        end_process(1)
+
+
 def _end_with_driver() -> None:
     """End this process when the driver ends, even if it is killed. Work since the last saved state is lost, but nothing
     blocks: not this process, on a pipe that nobody reads, nor another driver that continues the run."""
     driver = multiprocessing.parent_process()
     assert driver is not None
     driver.join()
-    os._exit(1)
+    end_process(1)

@@ -26,7 +26,7 @@ from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.machine import cores, versions
 from resharpen.experiments.keeping.shard import Damaged, Foreign, ShardFiles
-from resharpen.experiments.keeping.store import HEADER, Run, code_copy
+from resharpen.experiments.keeping.store import CODE, HEADER, Run
 from resharpen.experiments.running.launchers import Ask, OnProgress, WorkerDied
 from resharpen.experiments.running.ray_task import WORD, Mailbox, Outcome, Parcel, unpack, work
 from resharpen.experiments.specs.spec import Shard
@@ -129,12 +129,8 @@ def _word(directory: Path) -> Iterator[str]:
 def _content(run: Run) -> dict[str, bytes]:
     """The header and the user code that the driver admitted; tasks compare the code with the hashes in the header."""
     sources = {own.source(reference) for reference in run.experiment.references()}
-    at = {source.sha256: source.path for source in sources}
-    code = {
-        str(code_copy(Path(), Path(entry["path"]), entry["sha256"])): at[entry["sha256"]].read_bytes()
-        for entry in run._header["code"]
-    }
-    return {HEADER: (run.root / HEADER).read_bytes(), **code}
+    copies = {Path(CODE) / place: path for source in sources for place, path in source.copies().items()}
+    return {HEADER: (run.root / HEADER).read_bytes(), **{str(at): path.read_bytes() for at, path in copies.items()}}
 
 
 def _drive(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resharpen import own
+from resharpen import objects, own
 from resharpen.engines.base import Engine
 from resharpen.engines.choose import make_engine, measure_all, why_not_native
 from resharpen.errors import UserError, unknown
@@ -27,11 +27,13 @@ Track = Callable[[Sequence[Shard]], Iterable[Shard]]
 """Iterates over shards and may show progress: a long language takes minutes per shard on the torch engine."""
 
 
-def rescore(run: Run, attention: str, selection: str = "best", track: Track = iter) -> pl.DataFrame:
+def rescore(run: Run, attention: str | Attention, selection: str = "best", track: Track = iter) -> pl.DataFrame:
     """Rows as in the table `lengths`, with another attention in place of the trained one. A variant whose attention has
     learned parameters, or acts on the output of the heads, is left out with a warning."""
     import polars as pl
 
+    if not isinstance(attention, str):
+        attention = objects.refer(attention)
     attention = own.refer(attention) if own.is_own(attention) else attention
     asked = find_attention(attention)  # raises for an unknown name before anything is read
     if learned := asked.parameters:

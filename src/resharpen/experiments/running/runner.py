@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from resharpen.engines.choose import check_device, check_march, how_much_slower, why_not_native
-from resharpen.errors import UserError
+from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping.machine import cores
 from resharpen.experiments.keeping.shard import Foreign
 from resharpen.experiments.keeping.store import HEADER, Run, locked, open_run
 from resharpen.experiments.running.launchers import Ask, Launcher, OnProgress, launch, leave_if_imported
 from resharpen.experiments.running.training import Asked
+from resharpen.experiments.running.trial import try_own_code
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.signals import Orderly
+
+TRIES = 3
+"""How often workers may end without an error and without a finished shard."""
 
 
 @dataclass(frozen=True)
@@ -82,17 +86,22 @@ def run(
         check_device(experiment.device)
     if not (store.root / HEADER).exists() or experiment.engine != "auto":
         experiment = with_engine(experiment)
+    try_own_code(experiment)
     with locked(store):
         open_run(store, experiment)
     plan = plan_of(store, job, without, discard)
     observer.plan(plan)
     todo: Sequence[Shard] = plan.todo
+    in_vain = 0
     while todo:
         launcher(store, todo, workers, observer.update, observer.asked)
         if observer.asked().stop:
             break
         left = [shard for shard in todo if not store.files(shard).is_done()]
+        in_vain = in_vain + 1 if len(left) == len(todo) else 0
         todo = [shard for shard in left if not store.files(shard).is_leased()]
+        if todo and in_vain == TRIES:
+            raise Failed(f"{todo[0].name} was begun {TRIES} times, and its worker ended every time before it was done")
     return store
 
 

@@ -8,9 +8,11 @@ from resharpen.engines.base import Problem
 from resharpen.engines.choose import why_not_native
 from resharpen.errors import UserError
 from resharpen.experiments.specs.spec import Setting
-from resharpen.experiments.specs.variant import CATALOGS, Variant
+from resharpen.experiments.specs.variant import CATALOGS, parse_sum
 from resharpen.models import MODELS
 from resharpen.optim import find_optimizer
+from resharpen.optim.schedules import find_schedule
+from resharpen.parts import SITES
 from resharpen.tasks import Dyck, MaxRetrieval, SetComplement
 
 USUAL_TASKS = ((SetComplement(9), 8), (Dyck(8, 10), 700), (MaxRetrieval(), 16))
@@ -33,14 +35,15 @@ def engine_of_part(setting: Setting, kind: str, name: str) -> str:
     """`native`, `torch` or nothing, for the model of a setting; with a mark if it has to be wider than usual."""
     task, usual = setting.task, setting.model
     wider = [replace(usual, d_k=2)] if "d_k" in {field.name for field in fields(usual)} else []  # pyright: ignore[reportArgumentType]
-    variant = Variant(**{kind: name})  # pyright: ignore[reportArgumentType]
+    of_one_site = kind == "norm" and CATALOGS[kind][name].sites != SITES
+    variant = parse_sum(f"peri+{name}" if of_one_site else name)
     trains = getattr(CATALOGS[kind][name], "trains", True)
     for model, mark in [(usual, ""), *((model, WIDER) for model in wider)]:
         try:
             parts = variant.parts(model)
         except UserError:
             continue
-        optimizer = find_optimizer(variant.optimizer)
-        problem = Problem(task, model, parts, setting.train_length, 1, 1, 0, optimizer)
+        optimizer, schedule = find_optimizer(variant.optimizer), find_schedule(variant.schedule)
+        problem = Problem(task, model, parts, setting.train_length, 1, 1, 0, optimizer, schedule)
         return ("torch" if why_not_native(problem, training=trains) else "native") + mark
     return ""

@@ -22,6 +22,7 @@ from resharpen.engines.choose import make_engine, measure_all
 from resharpen.errors import UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.checks import check_arrays, check_state
+from resharpen.experiments.keeping.longer import same_rates
 from resharpen.experiments.keeping.reading import Reader
 from resharpen.experiments.keeping.shard import ShardFiles
 from resharpen.experiments.keeping.store import engine_of
@@ -287,6 +288,9 @@ class Trainer:
         seconds = round(self._seconds, 3)
         built = f"{engine.built}, begun by another build" if self._mixed else engine.built
         facts = {"shard": self._shard.name, "engine": self._engine, "built": built, "seconds": seconds}
+        problem = engine.problem
+        if same_rates(problem, engine.ensemble.hyperparameters, 2 * problem.steps, problem.steps):
+            self._files.keep_final(self._state(engine, kept))
         self._files.finish(tables, kept.weights, facts)
 
     def _check(self, tables: Mapping[str, pl.DataFrame]) -> None:

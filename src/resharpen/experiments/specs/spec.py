@@ -6,7 +6,7 @@ import copy
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from itertools import pairwise
@@ -14,17 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from resharpen import own, streams
+from resharpen import objects, own, streams
 from resharpen.engines.base import Ensemble, Problem, setting_name
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.specs.schema import RESERVED
 from resharpen.experiments.specs.variant import OF_THE_TASK, Variant, choose, meaning, sizes_of, sum_name
-from resharpen.models import Model, find_model
+from resharpen.models import MODELS, Model, find_model
 from resharpen.optim import find_optimizer
 from resharpen.optim.hyperparameters import TABLE, Given, Row, draw, narrowed
+from resharpen.optim.schedules import find_schedule
 from resharpen.plain import known, shown, typed
 from resharpen.streams import GROUP
-from resharpen.tasks import Task
+from resharpen.tasks import TASKS, Task, find_task
 
 ENGINES = ("auto", "torch", "native")
 LARGEST = 2**31 - 1
@@ -59,9 +60,11 @@ class Setting:
     """The sizes that the spec names: a model of the user's own gets them, too. None: those that are not usual."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "task", adopted(self.task, TASKS, find_task))
         self.task.check_train_length(self.train_length)
         if self.model is None:
             object.__setattr__(self, "model", usual_model(self.task))
+        object.__setattr__(self, "model", adopted(self.model, MODELS, find_model))
         check_fits(self.task, self.model)
         if self.sizes is None:
             usual = type(self.model).usual(self.task.vocabulary)
@@ -80,6 +83,18 @@ class Setting:
         return model
 
 
+def adopted(thing: Any, catalog: Mapping[str, type], find: Callable[[str], type]) -> Any:
+    """A task or model as it is, or one of a class of the user's that was given as an object: from here on the class
+    goes by a reference."""
+    kind = getattr(type(thing), "kind", "")
+    if catalog.get(kind) is type(thing) or (own.is_own(kind) and "kind" in vars(type(thing))):
+        return thing
+    found = find(objects.refer(type(thing)))
+    if isinstance(thing, found):
+        return thing
+    return found(**{field.name: getattr(thing, field.name) for field in fields(thing)})
+
+
 def usual_model(task: Task) -> Model:
     return find_model(task.usual_model).usual(task.vocabulary)
 
@@ -87,15 +102,11 @@ def usual_model(task: Task) -> Model:
 @cache
 def check_own_task(task: Task, seed: int, train_length: int) -> None:
     """UserError for a user's task whose validation sets or first minibatch are invalid; once per process."""
-    try:
+    with own.blamed(f"task '{task.name}' failed in your own code"):
         for use in ("selection", "report"):
             for piece in task.validation(seed, use).pieces(CHECKED_AT_ONCE // task.vocabulary):
                 task.examples(piece)
         task.batch(streams.key(seed, setting_name(task, train_length), "batch"), 0, 0, task.usual_batch, train_length)
-    except Exception as error:
-        if isinstance(error, UserError) or not own.raised_by_own(error):
-            raise
-        raise own.OwnCodeError(f"task '{task.name}' failed in your own code", error) from error
 
 
 @cache
@@ -106,12 +117,8 @@ def check_own_module(task: Task, model: Model, seed: int, train_length: int) -> 
     assert isinstance(model, ModuleModel)
     key = streams.key(seed, setting_name(task, train_length), "batch")
     few, others = (task.batch(key, 0, step, n, train_length).inputs for step, n in ((0, 3), (1, 2)))
-    try:
+    with own.blamed(f"the module '{own.short(model.kind)}' failed in your own code"):
         check_module(model, few, others, longest_input(task, seed, few))
-    except Exception as error:
-        if isinstance(error, UserError) or not own.raised_by_own(error):
-            raise
-        raise own.OwnCodeError(f"the module '{own.short(model.kind)}' failed in your own code", error) from error
 
 
 def longest_input(task: Task, seed: int, inputs: Any) -> Any:
@@ -382,7 +389,8 @@ class Experiment:
     def usual_rows(self, variant: Variant) -> dict[str, Row]:
         """The default search of a variant: the paper's table, and the rows of its parts."""
         parts = variant.parts(self.settings[0].model_of(variant))
-        return {**TABLE, **find_optimizer(variant.optimizer).hyperparameters, **parts.hyperparameters}
+        schedule, optimizer = find_schedule(variant.schedule), find_optimizer(variant.optimizer)
+        return {**TABLE, **optimizer.hyperparameters, **schedule.hyperparameters, **parts.hyperparameters}
 
     def rows(self, variant: Variant) -> dict[str, Row]:
         """The search of a variant."""
@@ -428,6 +436,7 @@ class Experiment:
             steps=self.steps,
             seed=self.seed,
             optimizer=find_optimizer(variant.optimizer),
+            schedule=find_schedule(variant.schedule),
             device=self.device,
             march=self.march,
         )

@@ -37,7 +37,7 @@ from resharpen.experiments.specs.variant import choose, from_table
 from resharpen.models import Model, find_model
 from resharpen.optim.hyperparameters import TABLE, Row
 from resharpen.paths import absolute
-from resharpen.plain import Data, known, typed
+from resharpen.plain import Data, known, shown, typed
 from resharpen.tasks import SetComplement, Task, find_task, options
 
 Refer = Callable[[str], str]
@@ -146,25 +146,32 @@ def differences(old: Data, new: Data, prefix: str = "") -> list[str]:
 
 
 def _settings(table: Data, refer: Refer) -> list[Setting]:
-    kind = typed("kind", table.get("kind", SetComplement.kind), str)
-    cls = find_task(refer(kind))
-    data, further = options.split(cls, {k: x for k, x in table.items() if k not in ("kind", "train_lengths", "model")})
+    if "train_length" in table and refer is not own.stored:
+        raise UserError(
+            f"unknown key 'train_length' in [task]: write a list, train_lengths = [{shown(table['train_length'])}]"
+        )
+    lengths = typed("train_lengths", table.get("train_lengths", [1]), list, "a list of whole numbers")
+    if not lengths:
+        raise UserError("train_lengths = []: at least one training length")
+    if len({str(length) for length in lengths}) != len(lengths):
+        raise UserError(f"train_lengths = {lengths}: a length is given twice")
+    lengths = [typed("train_lengths", length, int) for length in lengths]
+    named, kind = "train_lengths" in table, find_task(refer(typed("kind", table.get("kind", SetComplement.kind), str)))
+    known_to_task = {"train_length": max(lengths)} if named and kind.knows_training else {}
+    own_fields = {key: x for key, x in table.items() if key not in ("kind", "train_lengths", "model")}
+    data, further = options.split(kind, {**known_to_task, **own_fields})
     names = [refer(typed("metrics", name, str)) for name in further.get("metrics", ())]
-    task = cls.from_data(data).with_options(names, further.get("sequences"))
+    task = kind.from_data(data).with_options(names, further.get("sequences"))
     given = table.get("model", {})
     given = {"kind": given} if isinstance(given, str) else typed("task.model", given, dict, "a name or a table")
     model = _model(task, given, refer)
     # a stored spec has all sizes, also those that nobody named
     sizes = None if refer is own.stored else tuple(name for name in given if name != "kind")
-    usual = [] if task.usual_train_length is None else [task.usual_train_length]
-    if not usual and "train_lengths" not in table:
-        raise UserError("[task] needs 'train_lengths'")
-    lengths = typed("train_lengths", table.get("train_lengths", usual), list, "a list of whole numbers")
-    if not lengths:
-        raise UserError("train_lengths = []: at least one training length")
-    if len({str(length) for length in lengths}) != len(lengths):
-        raise UserError(f"train_lengths = {lengths}: a length is given twice")
-    return [Setting(task, typed("train_lengths", length, int), model, sizes) for length in lengths]
+    if not named:
+        if task.usual_train_length is None:
+            raise UserError("[task] needs 'train_lengths'")
+        lengths = [task.usual_train_length]
+    return [Setting(task, length, model, sizes) for length in lengths]
 
 
 def _model(task: Task, table: Data, refer: Refer) -> Model:

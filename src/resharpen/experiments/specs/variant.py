@@ -2,13 +2,16 @@
 
     model        another network, or other sizes, than the setting's          transformer
     placement    where norms stand                                            pre, post, peri, ...
-    norm         what they do                                                 rms, layer, ...
+    norm         what they do, at all sites or at some                        rms, layer, rezero, ...
     attention    from logits to weights                                       softmax, log-n, ...
     positions    how order gets in                                            rope, nope, ...
+    dropout      what is dropped in training                                  no-dropout, dropout
     optimizer    how weights change                                           adamw, sgd, ...
+    schedule     how the learning rate changes                                linear, cosine, ...
 
 What a sum leaves out has its default; placement and positions have that of the model, and an attention that makes an
-order by itself has no positions. A term may be `FILE.py:NAME`. `resharpen parts` shows what there is.
+order by itself has no positions. A norm function for one site only, such as `rezero`, stands there, and another one of
+the sum at the other sites. A term may be `FILE.py:NAME`. `resharpen parts` shows what there is.
 """
 
 from __future__ import annotations
@@ -17,41 +20,67 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
-from resharpen import own
+from resharpen import objects, own
 from resharpen.errors import UserError, unknown
 from resharpen.models import MODELS, Model, find_model
 from resharpen.models.model import Misfit
 from resharpen.optim import OPTIMIZERS
 from resharpen.optim.optimizer import Optimizer
+from resharpen.optim.schedule import Schedule
+from resharpen.optim.schedules import SCHEDULES
 from resharpen.parts import (
     ATTENTIONS,
+    DROPOUTS,
     NORMS,
     PLACEMENTS,
     POSITIONS,
     SITES,
     Attention,
+    Dropout,
     Norm,
     Parts,
     Placement,
     Positions,
     find_attention,
+    find_dropout,
     find_norm,
     find_positions,
 )
-from resharpen.plain import build, known, typed
+from resharpen.plain import build, known, shown, typed
 
-PARTS = ("placement", "norm", "attention", "positions", "optimizer")
-DEFAULTS = {"norm": "rms", "attention": "softmax", "optimizer": "adamw"}
-_KINDS = {Norm: "norm", Attention: "attention", Positions: "positions", Optimizer: "optimizer"}
+PARTS = ("placement", "norm", "attention", "positions", "dropout", "optimizer", "schedule")
+DEFAULTS = {
+    "norm": "rms",
+    "attention": "softmax",
+    "dropout": "no-dropout",
+    "optimizer": "adamw",
+    "schedule": "linear",
+}
+_KINDS = {
+    Norm: "norm",
+    Attention: "attention",
+    Positions: "positions",
+    Dropout: "dropout",
+    Optimizer: "optimizer",
+    Schedule: "schedule",
+}
+_ADDED = ("dropout", "schedule")
+"""Kinds that specs of earlier versions do not name: a spec names them only where they are not the default, so that the
+identity of what was trained stays the same."""
+OTHERS = "others"
+"""In a table of norm functions by site: the one of all other sites."""
 CATALOGS: dict[str, Mapping[str, Any]] = {
     "model": MODELS,
     "placement": PLACEMENTS,
     "norm": NORMS,
     "attention": ATTENTIONS,
     "positions": POSITIONS,
+    "dropout": DROPOUTS,
     "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
 }
 NAME = r"[A-Za-z0-9_+-]+"
 OF_THE_TASK = ("vocabulary", "classes")
@@ -115,6 +144,18 @@ class Variant:
     model: ModelChange | None = None
     engine: str | None = None
     """What trains it; None until a run begins."""
+    dropout: str = DEFAULTS["dropout"]
+    schedule: str = DEFAULTS["schedule"]
+    norm_at: tuple[tuple[str, str], ...] = ()
+    """Sites with another norm function than `norm`, and which, in the order of SITES."""
+
+    def __post_init__(self) -> None:
+        """Parts and models may be given as Python objects: from here on they go by name."""
+        for kind in PARTS[1:]:
+            if not isinstance(part := getattr(self, kind), str | None):
+                object.__setattr__(self, kind, _name_of(kind, part))
+        if not isinstance(self.model, ModelChange | None):
+            object.__setattr__(self, "model", _change_to(self.model))
 
     def resolved(self, model: Model) -> Variant:
         """The same with nothing left open, for the model that it means."""
@@ -140,6 +181,8 @@ class Variant:
             find_norm(self.norm),
             find_attention(self.attention),
             find_positions(positions),
+            find_dropout(self.dropout),
+            tuple((site, find_norm(name)) for site, name in self.norm_at),
         )
         try:
             model.check(found)
@@ -151,16 +194,21 @@ class Variant:
     def columns(self, model: Model) -> dict[str, str]:
         """Every part by name, as the tables of a run have it."""
         whole = self.resolved(model)
-        return {"placement": placement_name(whole.placement)} | {name: getattr(whole, name) for name in PARTS[1:]}
+        named = {"placement": placement_name(whole.placement)} | {name: getattr(whole, name) for name in PARTS[1:]}
+        return named | {"norm": " & ".join([self.norm, *(f"{name} at {site}" for site, name in self.norm_at)])}
 
     def references(self) -> list[str]:
         """What is the user's own."""
-        names = [self.norm, self.attention, self.positions, self.optimizer, self.model and self.model.kind]
-        return [name for name in names if name is not None and own.is_own(name)]
+        named = [getattr(self, name) for name in PARTS] + [name for _, name in self.norm_at]
+        names = [*named, self.model and self.model.kind]
+        return [name for name in names if isinstance(name, str) and own.is_own(name)]
 
     def as_data(self) -> dict[str, Any]:
         """What `from_table` takes."""
         data = {name: getattr(self, name) for name in (*PARTS, "engine")}
+        data = {name: x for name, x in data.items() if name not in _ADDED or x != DEFAULTS[name]}
+        if self.norm_at:
+            data["norm"] = {OTHERS: self.norm, **dict(self.norm_at)}
         if isinstance(self.placement, Placement):
             data["placement"] = asdict(self.placement)
         return data | ({"model": self.model.as_data()} if self.model else {})
@@ -169,6 +217,32 @@ class Variant:
 def sizes_of(model: Model) -> list[str]:
     """The sizes that a spec can choose."""
     return [field.name for field in fields(model) if field.name not in OF_THE_TASK]  # pyright: ignore[reportArgumentType]
+
+
+def _name_of(kind: str, part: Any) -> str:
+    """The name of a part that was given as an object, which has to be of that kind."""
+    for name, built_in in CATALOGS[kind].items():
+        if part is built_in:
+            return name
+    if not isinstance(part, next(each for each, name in _KINDS.items() if name == kind)):
+        raise UserError(f"{kind} = {shown(part)}: must be a name, FILE.py:NAME, or what @rs.{kind} makes")
+    return objects.refer(part)
+
+
+def _change_to(model: Any) -> ModelChange:
+    """The change to a model that was given as a class, or with its sizes; a name will do, too."""
+    if isinstance(model, str):
+        return ModelChange(own.refer(model) if own.is_own(model) else model)
+    makes = isinstance(model, type | FunctionType)
+    if not makes and not isinstance(model, Model):
+        raise UserError(
+            f"model = {shown(model)}: must be a name, FILE.py:NAME, a class, or a model of a class of rs.Model"
+        )
+    kind: Any = model if makes else type(model)
+    name = kind.kind if MODELS.get(getattr(kind, "kind", "")) is kind else objects.refer(kind)
+    find_model(name)
+    given = [] if makes else sizes_of(model)
+    return ModelChange(name, tuple(sorted((size, getattr(model, size)) for size in given)))
 
 
 def _candidates(kind: str, model: Model) -> Iterable[tuple[str, Any]]:
@@ -202,6 +276,7 @@ def sum_name(variant: Variant, model: Model) -> str:
     """What a resolved variant is called if nobody gave it a name: its parts, without those that are usual."""
     usual = {"positions": variant.usual_positions(model), **DEFAULTS}
     further = [getattr(variant, name) for name in PARTS[1:] if getattr(variant, name) != usual[name]]
+    further += [name for _, name in variant.norm_at]
     network = [variant.model.kind] if variant.model and variant.model.kind else []
     placement = [] if network and model.is_module else [variant.placement]
     return "+".join(own.short(str(x)) for x in (*network, *placement, *further))
@@ -218,19 +293,30 @@ def meaning(name: str) -> Variant | None:
 def parse_sum(text: str, base: Path | None = None) -> Variant:
     """A variant from a sum of names; own files are relative to `base`.
 
-    >>> parse_sum("log-n+peri")
-    Variant(placement='peri', norm='rms', attention='log-n', positions=None, optimizer='adamw', model=None, engine=None)
+    >>> variant = parse_sum("log-n+peri+rezero")
+    >>> variant.placement, variant.attention, variant.norm, variant.norm_at
+    ('peri', 'log-n', 'rms', (('block_out', 'rezero'),))
     """
     chosen: dict[str, Any] = {}
+    norm_at: dict[str, str] = {}
     for term in _terms(text, base):
         reference = own.refer(term, base) if own.is_own(term) else term
         kind = _kind_of(reference)
+        if kind == "norm" and (sites := find_norm(reference).sites) != SITES:
+            if taken := [site for site in sites if site in norm_at]:
+                raise UserError(f"variant '{text}' has two norms at {taken[0]}: {norm_at[taken[0]]} and {reference}")
+            norm_at |= dict.fromkeys(sites, reference)
+            continue
         if kind in chosen:
             raise UserError(f"variant '{text}' has two of a kind ({kind}): {chosen[kind]} and {reference}")
         chosen[kind] = reference
     if "model" in chosen:
         chosen["model"] = ModelChange(chosen["model"])
-    return Variant(**chosen)
+    return Variant(**chosen, norm_at=_by_site(norm_at))
+
+
+def _by_site(norm_at: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((site, norm_at[site]) for site in SITES if site in norm_at)
 
 
 def _terms(text: str, base: Path | None) -> list[str]:
@@ -257,8 +343,10 @@ def _kind_of(name: str) -> str:
 
         if makes_modules(found):
             return "model"
-        what = "@rs.norm, @rs.attention, @rs.positions or @rs.optimizer"
-        raise UserError(f"'{name}' is no part of a variant: it needs {what}, or is a torch.nn.Module or an rs.Model")
+        what = ", ".join(f"@rs.{kind}" for kind in _KINDS.values())
+        raise UserError(
+            f"'{name}' is no part of a variant: it needs one of {what}, or is a torch.nn.Module or an rs.Model"
+        )
     for kind, catalog in CATALOGS.items():
         if name in catalog:
             return kind
@@ -280,9 +368,17 @@ def from_table(name: str, table: Any, refer: Callable[[str], str]) -> Variant:
         data["model"] = {"kind": data["model"]}
     if data.get("model") is not None:
         data["model"] = _model_change(where, typed(f"model in {where}", data["model"], dict), refer)
+    norms = data.get("norm")
+    if isinstance(norms, dict):
+        known(f"site in [variant.{name}.norm]", norms, (*SITES, OTHERS))
+        given = {site: refer(typed(f"{site} of norm in {where}", x, str)) for site, x in norms.items()}
+        data["norm"] = given.pop(OTHERS, DEFAULTS["norm"])
+        data["norm_at"] = _by_site({site: x for site, x in given.items() if x != data["norm"]})
+    elif isinstance(norms, str) and norms in NORMS and (sites := NORMS[norms].sites) != SITES:
+        data["norm"], data["norm_at"] = None, _by_site(dict.fromkeys(sites, norms))
     for part in (part for part in PARTS if isinstance(data.get(part), str)):
         data[part] = refer(data[part])
-    for part in ("norm", "attention", "positions", "optimizer", "engine"):
+    for part in (*PARTS[1:], "engine"):
         if data.get(part) is not None:
             typed(f"{part} in {where}", data[part], str)
     return Variant(**{key: value for key, value in data.items() if value is not None})

@@ -23,7 +23,11 @@ TABULATED = 2048
 
 
 @positions(on="queries_keys")
-def rope(x: Tensor, p: Any) -> Tensor:
+def rope(q: Tensor, k: Tensor, p: Any) -> tuple[Tensor, Tensor]:
+    return rotated(q), rotated(k)
+
+
+def rotated(x: Tensor) -> Tensor:
     import torch
 
     length, d_head = x.shape[-2:]

@@ -38,19 +38,21 @@ RESHARPEN_INLINE f32x16 adam_direction(f32x16 m, f32x16 v, f32x16 correction1, f
 #endif
 }
 
-// Update one range of parameters in the lanes that are `alive`. Returns a vector that is finite in the lanes where
-// every new theta is finite. h and row are passed by value: stores to the state could alias references, and the
-// constants would be loaded again for every parameter.
+// Update one range of parameters in the lanes that are `alive`. Returns the lanes where every new theta is finite.
+// Stores to the state could alias the constants, which would be loaded again for every parameter: hence the copies.
 //
 //     m <- m + (1-b1) (g - m)          v <- v + (1-b2) (g^2 - v)          ema <- ema + b (theta - ema)
 //     theta <- theta - lr lambda theta - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon)
 template <bool kAllAlive>
-inline f32x16 adamw_range(StateArrays s, const f32x16* gradient, int begin, int end, f32x16 clip, f32x16 decay,
-                          Hyperparameters<f32x16> h, StepRow<f32x16> row, Mask alive) {
+inline uint32_t adamw_range(StateArrays s, const f32x16* gradient, int begin, int end, f32x16 clip, f32x16 decay,
+                            const Hyperparameters<f32x16>& hyperparameters, const StepRow<f32x16>& step, Mask alive) {
+    const Hyperparameters<f32x16> h = hyperparameters;
+    const StepRow<f32x16> row = step;
+    const f32x16 factor = clip;
     const f32x16 shrink = row.lr * decay;
     f32x16 canary = broadcast(0);
     for (int i = begin; i < end; i++) {
-        const f32x16 g = gradient[i] * clip;
+        const f32x16 g = gradient[i] * factor;
         const f32x16 m = s.m[i] + h.one_minus_beta1 * (g - s.m[i]);
         const f32x16 v = s.v[i] + h.one_minus_beta2 * (g * g - s.v[i]);
         const f32x16 direction = adam_direction(m, v, row.correction1, row.correction2, h.adam_epsilon);
@@ -62,7 +64,7 @@ inline f32x16 adamw_range(StateArrays s, const f32x16* gradient, int begin, int 
         s.theta[i] = kAllAlive ? theta : select(alive, theta, s.theta[i]);
         s.ema[i] = kAllAlive ? ema : select(alive, ema, s.ema[i]);
     }
-    return canary;
+    return finite(canary);
 }
 
 // Clip a gradient of the given norm and update `size` vectors. Weight decay applies from `decay_begin` to `decay_end`,
@@ -74,15 +76,15 @@ inline uint32_t update(StateArrays s, const f32x16* gradient, f32x16 norm, int s
     const uint32_t finite_norm = finite(norm), alive = finite_norm & ~frozen;
     const f32x16 clip = select(norm > h.max_gradient_norm, h.max_gradient_norm / norm, broadcast(1));
     const Mask mask = mask_of(alive);
-    f32x16 canary = broadcast(0);
+    uint32_t finite_theta = kAll;
     auto advance = [&](int begin, int end, f32x16 decay) {
         auto range = alive == kAll ? adamw_range<true> : adamw_range<false>;
-        canary += range(s, gradient, begin, end, clip, decay, h, row, mask);
+        finite_theta &= range(s, gradient, begin, end, clip, decay, h, row, mask);
     };
     advance(0, decay_begin, broadcast(0));
     advance(decay_begin, decay_end, h.weight_decay);
     advance(decay_end, size, broadcast(0));
-    return kAll & ~frozen & (~finite_norm | (alive & ~finite(canary)));
+    return kAll & ~frozen & (~finite_norm | (alive & ~finite_theta));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What a kernel and Python must agree on, told by the kernel's own types; `engines/native/contract.py` checks it when a
-// kernel is loaded. Lines, each a name and what the kernel has by that name.
+// A description of the kernel's own types, as lines of a name and its value; `engines/native/contract.py` compares it
+// with the Python side when a kernel is loaded.
 #pragma once
 
 #include <cstddef>
@@ -17,19 +17,19 @@ void add_line(std::string& text, const std::string& name, N... numbers) {
     text += '\n';
 }
 
-// One axis of a parameter: how many there are, and how many floats of the model apart.
+// One axis of a parameter: its size, and its stride in floats.
 struct Axis {
     int size, stride;
 };
 
-// A parameter: where it begins among the floats of a model, and its axes.
+// A parameter: its offset among the floats of a model, and its axes.
 inline void add_parameter(std::string& text, const std::string& name, int offset, std::initializer_list<Axis> axes) {
     text += name + ' ' + std::to_string(offset);
     for (const Axis& axis : axes) text += ' ' + std::to_string(axis.size) + ' ' + std::to_string(axis.stride);
     text += '\n';
 }
 
-// The floats of a model, padding included, and which of them have weight decay: what a list of parameters begins with.
+// Head of a list of parameters: the number of floats of a model with padding, and the range with weight decay.
 inline std::string parameters_begin(int floats, int decay_begin, int decay_end) {
     std::string text;
     add_line(text, "floats", floats);
@@ -49,7 +49,7 @@ inline void add_struct(std::string& text, const std::string& name, std::size_t s
     for (const Field& field : fields) add_line(text, name + '.' + field.name, field.offset, field.size);
 }
 
-// What all kernels share; T as for `Training`. `measures` are what `evaluate` writes, in the order of its arguments.
+// The part common to all kernels. `measures` are the outputs of `evaluate`, in the order of its arguments.
 template <class T>
 std::string contract(int version, const char* measures) {
     std::string text;

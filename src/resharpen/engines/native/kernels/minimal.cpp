@@ -1,15 +1,15 @@
-// The C interface of the minimal kernel: sizes are compile-time constants, everything else comes at run time.
+// The C interface of the minimal kernel: only sizes are compile-time constants.
 #include "model_lanes/minimal.h"
 
 #include <memory>
 
-constexpr int kVersion = 2;  // raised where it begins to compute something else than before, beyond rounding
+constexpr int kVersion = 2;  // raised when results change by more than rounding
 
 namespace {
-// Scales a gradient to that of the mean loss; returns its norm in each lane.
+// Scale the gradient of the summed loss to that of the mean; returns its norm in each lane.
 f32x16 scale_gradient(float scale, int size, f32x16* gradient) {
     f32x16 squares = broadcast(0);
-    for (int begin = 0; begin < size; begin += 32) {  // a sum of sums rounds less than one long sum
+    for (int begin = 0; begin < size; begin += 32) {  // partial sums reduce the rounding error
         f32x16 few = broadcast(0);
         for (int i = begin; i < size && i < begin + 32; i++) {
             gradient[i] = scale * gradient[i];
@@ -33,7 +33,7 @@ const char* parameters(const Variant* variant) {
     return (text = MinimalLayout(*variant).parameters()).c_str();
 }
 
-// Advance an ensemble by n_steps, on its own minibatches or, for a single step, on the given one.
+// Advance an ensemble by n_steps on minibatches drawn here or, for a single step, on the given one.
 void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targets, int32_t n, int32_t length,
            const uint32_t* key, uint32_t group) {
     const FlushSubnormals flush;
@@ -44,7 +44,7 @@ void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targ
     const int size = model->setup.layout.size;
     const StateArrays arrays(a->state, size);
     double loss[kLanes];
-    const double nats = 0.6931471805599453 / (double(n) * length);  // from bits, and the mean
+    const double nats = 0.6931471805599453 / (double(n) * length);  // from summed bits to mean nats
     for (int i = 0; i < a->n_steps; i++) {
         if (inputs)
             batch.take(inputs, targets, n, length);
@@ -63,7 +63,7 @@ void train(const Training<f32x16>* a, const int32_t* inputs, const int32_t* targ
     }
 }
 
-// TVD [n, 16] of n states, given sorted by last token and set; state i is written to tvd[where[i]].
+// TVD [n, 16] of n states, which are sorted by last token and set; that of state i is written to tvd[where[i]].
 void evaluate(const f32x16* theta, const Hyperparameters<f32x16>* hyperparameters, const Variant* variant, int32_t n,
               const int32_t* last, const uint32_t* set, const int32_t* where, f32x16* tvd) {
     const FlushSubnormals flush;

@@ -1,11 +1,11 @@
-// The C interface of the retriever kernel: sizes are compile-time constants, everything else comes at run time.
+// The C interface of the retriever kernel: only sizes are compile-time constants.
 #include "feature_lanes/retriever.h"
 
 #include <memory>
 
 #include "feature_lanes/train.h"
 
-constexpr int kVersion = 2;  // raised where it begins to compute something else than before, beyond rounding
+constexpr int kVersion = 2;  // raised when results change by more than rounding
 
 namespace {
 float norm_of(const f32x16* x, int n) {
@@ -36,7 +36,7 @@ const char* parameters(const Variant* variant) {
     return (text = RetrieverLayout(*variant).parameters()).c_str();
 }
 
-// Advance an ensemble by n_steps, on its own minibatches or, for a single step, on the given one, [n, length] padded.
+// Advance an ensemble by n_steps on minibatches drawn here or, for a single step, on the given one, [n, length] padded.
 void train(const Training<float>* a, const float* priority, const int32_t* kind, const int32_t* lengths,
            const int32_t* labels, int32_t n, int32_t length, const uint32_t* key, uint32_t group) {
     const FlushSubnormals flush;

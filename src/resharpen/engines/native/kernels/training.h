@@ -1,16 +1,16 @@
-// What `train` of every kernel is given, and what it leaves behind. T is float, or a vector where a lane is a model.
+// Arguments of `train` common to all kernels. T is float, or a vector if a lane is a model.
 #pragma once
 
 #include "adamw.h"
 
 namespace {
 
-// An enumeration and, in order, its names, which are those of parts in Python with a dash for an underscore.
+// An enumeration with the names of its enumerators: those of parts in Python, with underscores for dashes.
 #define RESHARPEN_ENUM(Name, ...)              \
     enum class Name : uint8_t { __VA_ARGS__ }; \
     constexpr const char* names_of(Name) { return #__VA_ARGS__; }
 
-// What a variant is made of; `parts/` has the formulas. contract.h tells Python of all that is in this file.
+// The parts of a variant; `parts/` has the formulas. contract.h describes every type of this file to Python.
 struct Placement {
     bool embedding_out, block_in, block_out, residual, unembedding_in, heads_out, queries_keys;
 };
@@ -28,16 +28,16 @@ struct Variant {
 // Arrays of floats are aligned to 64 bytes.
 template <class T>
 struct Training {
-    T* state;              // theta, m, v, ema of a model one after another
+    T* state;              // theta, m, v, ema of each model
     int64_t* diverged_at;  // the step at which each model diverged, or -1
-    double* loss;          // of each model, summed over the steps so far
+    double* loss;          // of each model, summed over all steps so far
     const Hyperparameters<T>* hyperparameters;
     const StepRow<T>* table;  // [models, steps], or [steps] of vectors
     int64_t first_step;
     int32_t n_steps, n_models;
     Variant variant;
 
-    // After the update of a step: it counts unless the model diverged by then.
+    // Called after the update of a step; the loss of a diverged model is not added.
     void add_loss(int model, double of_step) const {
         if (diverged_at[model] < 0 && std::isfinite(of_step)) loss[model] += of_step;
     }

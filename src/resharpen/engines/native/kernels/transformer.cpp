@@ -1,4 +1,4 @@
-// The C interface of the transformer kernel: sizes are compile-time constants, everything else comes at run time.
+// The C interface of the transformer kernel: only sizes are compile-time constants.
 #include "feature_lanes/transformer.h"
 
 #include <numeric>
@@ -6,16 +6,16 @@
 #include "batches/automaton.h"
 #include "feature_lanes/train.h"
 
-
-constexpr int kVersion = 2;  // raised where it begins to compute something else than before, beyond rounding
+constexpr int kVersion = 2;  // raised when results change by more than rounding
 
 namespace {
-// In pieces, added up in double: a hundred thousand positive numbers in a row would come out too small.
+// Partial sums added in double: one sum of a hundred thousand floats would be too inexact.
 float norm_of(const f32x16* x, int n) {
     double total = 0;
     for (int begin = 0; begin < n; begin += 64) {
         f32x16 piece = broadcast(0);
-        for (int i = begin; i < begin + 64 && i < n; i++) piece += x[i] * x[i];
+        const int end = std::min(begin + 64, n);
+        for (int i = begin; i < end; i++) piece += x[i] * x[i];
         total += horizontal_sum(piece);
     }
     return std::sqrt(float(total));
@@ -41,7 +41,7 @@ const char* parameters(const Variant* variant) {
     return (text = TransformerLayout(*variant).parameters()).c_str();
 }
 
-// Advance an ensemble by n_steps on minibatches given one after another; lengths [steps, n].
+// Advance an ensemble by n_steps on the given minibatches, which are concatenated; lengths [steps, n].
 void train(const Training<float>* a, const float* cosine, const float* sine, const int32_t* inputs,
            const int32_t* targets, const int32_t* lengths, int32_t n, int32_t longest) {
     const FlushSubnormals flush;
@@ -58,7 +58,7 @@ void train(const Training<float>* a, const float* cosine, const float* sine, con
     train_models(*a, model->setup.layout, gradient, norm_of);
 }
 
-// One model's scores of n sequences at their scored positions, one after another; `logits` may be null.
+// Scores of one model at the scored positions of n sequences, concatenated; `logits` may be null.
 void evaluate(const float* theta, float epsilon, const Variant* variant, const float* cosine, const float* sine,
               const int32_t* inputs, const int32_t* lengths, const uint8_t* scored, int32_t n, int32_t longest,
               const float* p_star, int32_t marked, float* tvd, float* logit, float* logits) {
@@ -71,7 +71,7 @@ void evaluate(const float* theta, float epsilon, const Variant* variant, const f
     }
 }
 
-// The minibatches of n_steps, as `train` takes them; returns the number of tokens.
+// Draw the minibatches of n_steps in the layout of `train`; returns the number of tokens.
 int64_t sample(const Automaton* automaton, const uint32_t* key, uint32_t group, uint32_t first_step, int32_t n_steps,
                int32_t batch, int32_t cap, int32_t* inputs, int32_t* targets, int32_t* lengths) {
     std::vector<int32_t> stack;

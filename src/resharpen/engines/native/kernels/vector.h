@@ -1,12 +1,13 @@
-// Vectors of sixteen floats on every instruction set, and the functions on them that a kernel needs.
+// Vectors of sixteen floats for every instruction set, and functions of them.
 //
-// In `model_lanes/` a lane is a model: lane i of every vector belongs to draw i of a group, and nothing there or here
-// moves a value from one lane to another. In `feature_lanes/` it is one of sixteen neighboring features. An f32x16 is
-// one AVX-512 register, two AVX ones, or four SSE or NEON ones , so a group of sixteen draws is a vector
-// everywhere and a model's bits do not depend on its neighbors.
+// In `model_lanes/` lane i of every vector belongs to draw i of a group of sixteen, and no value moves between lanes,
+// so results of a model do not depend on the others. In `feature_lanes/` lanes are sixteen neighboring features. An
+// f32x16 is one AVX-512 register, two AVX registers, or four SSE or NEON registers.
 //
-// NaN and infinity mean something here (a diverged model), so the build does not use -ffast-math, and where a fast
-// approximation would lose them it says how it keeps them.
+// NaN and infinity indicate a diverged model, so kernels are built without -ffast-math. Approximations below document
+// how they treat NaN and infinity.
+//
+// Every kernel is one translation unit, so all headers use an anonymous namespace: calls are direct and can be inlined.
 #pragma once
 
 #include <cmath>
@@ -41,7 +42,7 @@ typedef uint32_t UnsignedRegister __attribute__((vector_size(kRegisterBytes)));
 #define RESHARPEN_INLINE inline __attribute__((always_inline))
 #define RESHARPEN_UNROLL _Pragma("GCC unroll 32")
 
-// Copied register by register: a compiler moves a plain struct through memory, but keeps vectors in registers.
+// Copied register by register: compilers copy a plain struct through memory.
 struct alignas(64) f32x16 {
     FloatRegister reg[kPerVector];
 
@@ -79,8 +80,7 @@ RESHARPEN_INLINE f32x16 broadcast(float x) {
     return y;
 }
 
-// Register by register: a copy of the whole would go through memory in smaller pieces than it is read in, and wait for
-// them.
+// Register by register: a copy of the whole array may use smaller stores than the following load, which then stalls.
 RESHARPEN_INLINE f32x16 load(const float* lanes) {
     f32x16 y;
     RESHARPEN_UNROLL
@@ -93,7 +93,7 @@ RESHARPEN_INLINE void store(float* lanes, f32x16 x) {
     for (int i = 0; i < kPerVector; i++) std::memcpy(lanes + i * kLanes / kPerVector, &x.reg[i], kRegisterBytes);
 }
 
-// Zeros in an array of numbers, of vectors, or of structures of them: all of their bits are zero.
+// Set an array of numbers, vectors or structures of them to zero.
 template <class T, std::size_t N>
 inline void clear(T (&x)[N]) {
     std::memset(static_cast<void*>(x), 0, sizeof x);
@@ -119,8 +119,8 @@ RESHARPEN_INLINE f32x16& operator+=(f32x16& a, f32x16 b) { return a = a + b; }
 RESHARPEN_INLINE f32x16& operator-=(f32x16& a, f32x16 b) { return a = a - b; }
 RESHARPEN_INLINE f32x16& operator*=(f32x16& a, f32x16 b) { return a = a * b; }
 
-// The larger of two; b where either is NaN, so a NaN survives as second argument. One instruction, but not every
-// compiler sees it in the comparison.
+// Maximum; b if either is NaN, so a NaN in the second argument is kept. Not every compiler turns the comparison into
+// this instruction.
 RESHARPEN_INLINE FloatRegister max_register(FloatRegister a, FloatRegister b) {
 #if defined(__AVX512F__)
     return (FloatRegister)_mm512_max_ps((__m512)a, (__m512)b);
@@ -151,7 +151,7 @@ RESHARPEN_INLINE Mask operator>(f32x16 a, f32x16 b) {
     return y;
 }
 
-// x where the mask is true, y elsewhere: a NaN on the other side does not leak in.
+// x where the mask is true, y elsewhere; a NaN in the value not chosen has no effect.
 RESHARPEN_INLINE f32x16 select(Mask mask, f32x16 x, f32x16 y) {
     f32x16 z;
     RESHARPEN_UNROLL
@@ -176,7 +176,7 @@ inline Mask mask_of(uint32_t bits) {
     return y;
 }
 
-// Lanes that hold neither NaN nor infinity.
+// The lanes that are neither NaN nor infinite.
 inline uint32_t finite(f32x16 x) { return bits(broadcast(std::numeric_limits<float>::infinity()) > abs(x)); }
 
 // ---- functions ----------------------------------------------------------------------------------------------------
@@ -199,8 +199,8 @@ RESHARPEN_INLINE f32x16 sqrt(f32x16 a) {
         a);
 }
 
-// 1 / x for a normal x that is not infinite. AVX-512 has 14 bits at once; a Newton step gives the rest to 1 ulp, in
-// a quarter of the time of a division.
+// 1 / x for a normal finite x, to 1 ulp: with AVX-512 the 14-bit approximation and a Newton step, four times as fast as
+// a division.
 RESHARPEN_INLINE f32x16 reciprocal(f32x16 a) {
 #if defined(__AVX512F__)
     const __m512 x = (__m512)a.reg[0], y = _mm512_rcp14_ps(x);
@@ -230,8 +230,8 @@ RESHARPEN_INLINE f32x16 rsqrt(f32x16 a) {
 // 2^x for x <= 0, to 1.5 ulp; zero or 2^-126 from x = -126 down; NaN stays NaN.
 //
 // x = n + f with n the nearest integer. The polynomial is the minimax of 2^f on [-1/2, 1/2] in relative error, with
-// p(0) = 1. Without an instruction that scales by 2^n: adding 1.5 * 2^23 leaves n in the low bits of the mantissa, from
-// where a shift moves it to the exponent.
+// p(0) = 1. Without an instruction that scales by 2^n, adding 1.5 * 2^23 puts n into the low bits of the mantissa, and
+// a shift moves it to the exponent.
 RESHARPEN_INLINE FloatRegister exp2_polynomial(FloatRegister f) {
     FloatRegister p = 0.00132647401f * f + 0.00967151299f;
     p = p * f + 0.0555073358f;
@@ -250,7 +250,7 @@ RESHARPEN_INLINE f32x16 exp2_nonpositive(f32x16 a) {
             const FloatRegister shifted = x + 12582912.0f;
             const FloatRegister p = exp2_polynomial(x - (shifted - 12582912.0f));
             return (FloatRegister)((UnsignedRegister)p +
-                                   ((UnsignedRegister)shifted << 23));  // may wrap in lanes that nobody reads
+                                   ((UnsignedRegister)shifted << 23));  // may wrap in unused lanes
 #endif
         },
         a);
@@ -259,7 +259,8 @@ constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
 // log2(x) for a normal x > 0, to 3e-7 + half an ulp.
 //
-// x = 2^n (1 + f) with f in [-1/4, 1/2): the polynomial is the minimax of log2(1 + f) / f times f, 5e-8 off at most.
+// x = 2^n (1 + f) with f in [-1/4, 1/2): the polynomial is the minimax of log2(1 + f) / f times f, with an error of at
+// most 5e-8.
 RESHARPEN_INLINE f32x16 log2(f32x16 a) {
     return map(
         [](FloatRegister x) -> FloatRegister {
@@ -287,7 +288,7 @@ RESHARPEN_INLINE f32x16 dot(const f32x16* a, const f32x16* b) {
 
 // ---- the processor's floating point mode --------------------------------------------------------------------------
 
-// Subnormal numbers cost a hundred cycles each on many processors and mean nothing here: zero while this object lives.
+// While this object lives subnormal numbers are flushed to zero: they are irrelevant here and take many cycles each.
 class FlushSubnormals {
 #if defined(__x86_64__)
     unsigned saved = _mm_getcsr();

@@ -7,15 +7,15 @@
 
 namespace {
 
-// Run-time tables [states, edges]. A word takes the first edge whose `last` it does not exceed. A token of -2 is the
-// one on top of the stack, which is popped; a push of -1 is none; a next state of -1 is the end.
+// Tables [states, edges]. A random word selects the first edge whose `last` is not below it. Token -2 pops the stack
+// and is the token popped; push -1 pushes nothing; next state -1 ends the sequence.
 struct Automaton {
     const uint32_t* last;
     const int32_t *token, *to, *push;
     int32_t n_edges, bos;
 };
 
-// One sequence from the given blocks of the stream (group, step), cut at `cap` inputs; returns its number of inputs.
+// Draw a sequence of at most `cap` inputs from blocks of the stream (group, step); returns its length.
 inline int sample_sequence(const Automaton& a, const uint32_t key[2], uint32_t group, uint32_t step, uint32_t block,
                            int cap, std::vector<int32_t>& stack, int32_t* inputs, int32_t* targets) {
     constexpr int kWords = 4 * kBlocksAtOnce;

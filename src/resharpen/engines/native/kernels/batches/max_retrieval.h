@@ -1,4 +1,4 @@
-// Minibatches of Maximum Retrieval, ragged: only real items are kept.
+// Minibatches of Maximum Retrieval without padding.
 #pragma once
 
 #include <vector>
@@ -27,7 +27,7 @@ struct RetrievalBatch {
     void close(int wanted) { begin.push_back(int(items.size())), label.push_back(wanted); }
 };
 
-// The same bits as `MaxRetrieval.batch`: a sequence takes 1 + 2 s words, its length and then two an item.
+// The same bits as `MaxRetrieval.batch`: of the 1 + 2 s words per sequence one gives the length, two each an item.
 inline void draw_retrieval(RetrievalBatch& batch, std::vector<uint32_t>& words, const uint32_t key[2], uint32_t group,
                            uint32_t step, int n, int s, int classes) {
     const int each = 1 + 2 * s;

@@ -8,7 +8,7 @@ namespace {
 typedef uint64_t WideRegister __attribute__((vector_size(kRegisterBytes)));
 constexpr int kBlocksAtOnce = kRegisterBytes / 8;
 
-// The 64-bit products of the low halves. The hardware has had just this since SSE2; compilers do not see it in a * b.
+// The 64-bit products of the low halves: one instruction since SSE2, which compilers do not derive from a * b.
 RESHARPEN_INLINE WideRegister multiply_low_halves(WideRegister a, WideRegister b) {
 #if defined(__AVX512F__)
     return (WideRegister)_mm512_mul_epu32((__m512i)a, (__m512i)b);
@@ -21,9 +21,8 @@ RESHARPEN_INLINE WideRegister multiply_low_halves(WideRegister a, WideRegister b
 #endif
 }
 
-// Words 4 * block .. of the stream (index, step), kBlocksAtOnce blocks of four words from `block` on. Each 32-bit word
-// of a counter lives in a 64-bit element; what is left above its low half by a round is ignored by the next.
-// Little-endian, like every processor in use.
+// kBlocksAtOnce blocks of four words of the stream (index, step), from `block` on. Each 32-bit word of a counter is in
+// the low half of a 64-bit element; the high half is ignored. Assumes little-endian byte order.
 inline void philox_blocks(const uint32_t key[2], uint32_t block, uint32_t index, uint32_t step, uint32_t* words) {
     WideRegister c0, c1 = index - WideRegister{}, c2 = step - WideRegister{}, c3{};
     for (int i = 0; i < kBlocksAtOnce; i++) c0[i] = block + i;
@@ -45,7 +44,7 @@ inline void philox_blocks(const uint32_t key[2], uint32_t block, uint32_t index,
     }
 }
 
-// At least n words; `words` has room for n rounded up to whole calls, 4 * kBlocksAtOnce more at most.
+// At least n words; `words` must have room for n + 4 * kBlocksAtOnce.
 inline void philox_words(const uint32_t key[2], uint32_t index, uint32_t step, int n, uint32_t* words) {
     for (int block = 0; 4 * block < n; block += kBlocksAtOnce)
         philox_blocks(key, block, index, step, words + 4 * block);

@@ -1,8 +1,8 @@
-// A minibatch of Set Complement as the states it holds.
+// A minibatch of Set Complement as a list of states.
 //
-// Without positions a prefix is only (last token, set of tokens), so prefixes that agree in both are one state with a
-// weight (how many they were) and the counts of the targets that followed. A state's set is kept as a bit mask, and
-// states come out sorted by their last token, so that a kernel can work on one token's tables at a time.
+// Without positions the model sees of a prefix only its last token and its set of tokens. Prefixes that agree in both
+// are merged into one state with a weight (their number) and the counts of their targets. Sets are bit masks. States
+// are sorted by last token, so that a kernel can process one token's tables at a time.
 #pragma once
 
 #include <algorithm>
@@ -23,13 +23,13 @@ inline int nth_set_bit(uint32_t set, int r) {
 #endif
 }
 
-// The set without the bit of `token`, closed up to V - 1 bits: position j is token j, or j + 1 from `token` on.
+// The set without the bit of `token`, in V - 1 bits: bit j is token j, or j + 1 from `token` on.
 RESHARPEN_INLINE uint32_t others(uint32_t set, int token) {
     const uint32_t below = (1u << token) - 1;
     return (set & below) | (set >> 1 & ~below);
 }
 
-// s + 1 distinct tokens a sequence: word i picks one of the V - i absent tokens, counted upwards. The same bits as
+// s + 1 distinct tokens per sequence: word i picks one of the V - i absent tokens. The same bits as
 // `SetComplement.sample`.
 template <int V, class Visit>
 inline void sample_tokens(const uint32_t* words, int n_sequences, int length, Visit visit) {
@@ -55,7 +55,7 @@ class Minibatch {
         float counts[(V + 15) / 16 * 16];
     };
 
-    // States with last token t are states[begin[t]] .. states[begin[t + 1]]; where asked for, by their size then.
+    // States with last token t are states[begin[t]] .. states[begin[t + 1]]; with `by_size` sorted by size.
     std::vector<State> states;
     int begin[V + 1];
 
@@ -90,10 +90,10 @@ class Minibatch {
     }
 
   private:
-    // For small V every possible state has a cell to count in, found without a search or a branch: cell (t, others)
-    // holds the counts of the targets and, last, the weight. A bit map says which cells are in use, in sorted order.
-    // For larger V prefixes are sorted: by last token, by size, so that loops over the tokens of a set rarely change
-    // their length, which a processor would fail to predict; those of two tokens, which still repeat, by the other one.
+    // For small V every possible state (t, others) has a cell with the counts of its targets and, last, its weight; a
+    // bit map marks the cells in use. For larger V prefixes are sorted by last token, then by size, so that loops over
+    // the tokens of a set rarely change their length (branch prediction); sets of two, which still repeat, by the other
+    // token.
     static constexpr bool kDense = V <= 10;
     static constexpr int kSizes = V + 1, kKeys = 2 * V;
     struct alignas(32) Cell {
@@ -163,7 +163,7 @@ class Minibatch {
             for (uint64_t left = occupied[word]; left; left &= left - 1) f(uint32_t(word * 64 + __builtin_ctzll(left)));
     }
 
-    // From how many states have each key to where they begin.
+    // Cumulative sums: from the number of states per key to the first state of each.
     void add_up(int* next) {
         for (int k = 0; k < V * kSizes; k++) next[k + 1] += next[k];
         for (int t = 0; t <= V; t++) begin[t] = next[t * kSizes];

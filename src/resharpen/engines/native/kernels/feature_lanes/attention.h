@@ -1,8 +1,8 @@
 // Causal attention of one head of one sequence, and its backward, a block of sixteen queries at a time.
 //
-// A vector of logits or weights is one key for the queries of a block, so that softmax goes down the keys and nothing
-// crosses lanes. Blocks are counted from the end of the sequence: the one that is not full is the first, which has the
-// fewest keys. Its lanes that are no queries are computed, but not used.
+// A vector of logits or weights belongs to one key and the queries of a block, so that the softmax over keys needs no
+// operation across lanes. Blocks are counted from the end of the sequence, so the incomplete one is the first, which
+// has the fewest keys; its unused lanes are computed and ignored.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,11 @@
 
 namespace {
 
-// What a head does to its logits e_ij = q_i . k_j / sqrt(d_head) before the softmax: s log(n) e_ij + slope (j - i),
-// n = i + 1 the number of keys.
+// Modification of the logits e_ij = q_i . k_j / sqrt(d_head) of a head: s log(n) e_ij + slope (j - i), with n = i + 1
+// the number of keys.
 struct HeadLogits {
     float slope = 0;
-    const float* log_n = nullptr;  // of every query, with room for a block more; null where nothing is multiplied
+    const float* log_n = nullptr;  // of every query and a block more; null for no factor
     float s = 1;
 };
 
@@ -28,14 +28,14 @@ class Attention {
     // `scale` multiplies the logits q . k.
     Attention(int longest, float scale) : scale(scale), scratch(longest + 1) {}
 
-    // Vectors that `forward` keeps for `backward`: for each block a weight of every key, and the inverse sums.
+    // Number of vectors that `forward` keeps for `backward`: per block a weight per key, and the inverse sums.
     static std::size_t kept(int length, int from) {
         std::size_t n = 0;
         for (; length > from; length -= kLanes) n += length + 1;
         return n;
     }
 
-    // Outputs of the queries from .. length-1. Returns where to keep the next head; nothing is kept if `keep` is null.
+    // Outputs of the queries from .. length-1. Keeps weights in `keep` unless null; returns its end.
     f32x16* forward(int length, int from, const float* q, const float* k, const float* v, float* out, f32x16* keep,
                     HeadLogits head = {}) {
         for (int end = length; end > from; end -= kLanes) {
@@ -52,10 +52,10 @@ class Attention {
         return keep;
     }
 
-    // The same queries' dq, and dk, dv of all keys, are written, in rows like those of q, k, v; returns where the next
-    // head was kept. With weights e that are still to be divided by their sum, and dO divided by it in their place:
+    // Writes dq of these queries, and dk, dv of all keys, in rows like those of q, k, v; returns the end of what was
+    // kept. With unnormalized weights e, and dO divided by their sum instead:
     //     dE = dO V^T     dS = scale e (dE - inverse sum_j e dE)     dQ = dS K     dK = dS^T Q     dV = e^T dO
-    // where logits are multiplied so is, in place of every dS, dQ once and Q for dK; d_s is added to.
+    // A factor of the logits is applied to dQ, and to Q for dK, instead of to every dS; d_s is added to.
     const f32x16* backward(int length, int from, const float* q, const float* k, const float* v, const float* d_out,
                            const f32x16* e, float* dq, float* dk, float* dv, HeadLogits head = {},
                            double* d_s = nullptr) {
@@ -95,8 +95,8 @@ class Attention {
     static const float* floats(const f32x16* x) { return reinterpret_cast<const float*>(x); }
     static Left weights(const f32x16* e) { return {floats(e), kLanes, 1}; }
 
-    // y = x block^T: of `keys` rows, with the rows of a block of queries, each times s log(n) if asked for. Where it is
-    // not full, what comes after it belongs to other sequences, or to nobody; there are always fifteen rows.
+    // y = x block^T for `keys` rows x and a block of queries, each times s log(n) if log_n is not null. Behind an
+    // incomplete block there are always fifteen readable rows.
     void times_transposed(int keys, const float* x, const float* block, std::ptrdiff_t stride, f32x16* y,
                           const float* log_n, float s) {
         for (int j = 0; j < K; j += kLanes) {
@@ -108,11 +108,11 @@ class Attention {
         }
     }
 
-    // slope (j - end) for the key j: what it differs by from slope (j - i) is the same for all keys of a query. Here
-    // logits are still to be multiplied by the scale.
+    // slope (j - end) for the key j, which differs from slope (j - i) by the same amount for all keys of a query.
+    // Divided by the scale, which is applied later.
     float slope_at(int key, int end, HeadLogits head) const { return head.slope / scale * float(key - end); }
 
-    // dq, so far without the factor, gets it, and `multiplied` is q with it. The derivative by the factor is sum_j
+    // Applies the factor to dq, and writes q times the factor to `multiplied`. The derivative by the factor is sum_j
     // dS_ij q_i . k_j = q_i . dq_i.
     void multiply_backward(int n, int begin, const float* q, float* dq, HeadLogits head, double& d_s) {
         for (int i = 0; i < n; i++, q += STRIDE, dq += STRIDE) {
@@ -127,7 +127,7 @@ class Attention {
         for (int j = 0; j < K; j += kLanes) store(y + j, a * load(x + j));
     }
 
-    // Logits s become exp(scale (s - max)), and 0 for the keys after a query; returns the inverse sums.
+    // Replaces logits s by exp(scale (s - max)), 0 for keys after the query; returns the inverse sums.
     f32x16 softmax(f32x16* s, int begin, int end) {
         f32x16 top = fold(begin + 1, broadcast(-INFINITY), max, [&](int key) { return s[key]; });
         for (int key = begin + 1; key < end; key++) top = max(top, lanes_from(key - begin, s[key], -INFINITY));
@@ -137,8 +137,8 @@ class Attention {
         return broadcast(1) / sum;
     }
 
-    // The mean of dE is taken of these very numbers, and not as dO . O: what is left sums to zero, and is zero where
-    // there is one key.
+    // The mean of dE is computed from these numbers and not as dO . O, so that the differences sum to zero, and are
+    // zero for a single key.
     void softmax_backward(const f32x16* e, f32x16* d, int end) {
         const f32x16 mean = e[end] * fold(end, broadcast(0), plus, [&](int key) { return e[key] * d[key]; });
         for (int key = 0; key < end; key++) d[key] = scale * e[key] * (d[key] - mean);
@@ -146,7 +146,7 @@ class Attention {
 
     static RESHARPEN_INLINE f32x16 plus(f32x16 a, f32x16 b) { return a + b; }
 
-    // f(0), .., f(n-1) put together in four strands, none of which waits for the others.
+    // Reduces f(0), .., f(n-1) in four independent chains.
     template <class Op, class F>
     static RESHARPEN_INLINE f32x16 fold(int n, f32x16 start, Op op, F f) {
         f32x16 x[4] = {start, start, start, start};

@@ -1,7 +1,7 @@
 // Products of one model's matrices: a vector is sixteen neighboring columns.
 //
-// One register-blocked kernel serves everything: C (+)= A B with A read element by element, so with free strides (a
-// transpose is the same data with its strides exchanged), and B and C read by vectors, so with contiguous rows.
+// One register-blocked kernel computes all: C (+)= A B, where A is read by element, so with arbitrary strides (a
+// transpose exchanges them), and B and C by vectors, so with contiguous rows.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,14 @@ struct Left {
     Left transposed() const { return {data, column, row}; }
 };
 
-// Columns of C that are in registers at once, in vectors, and rows: 24 sums, 4 vectors of B and one of A in the 32
-// registers of AVX-512; 12 and 2 and 1 in the 16 of AVX; 20 and 4 and some in the 32 of NEON, 12 and 4 in the 16 of
-// SSE. A narrow C has more rows, as far as A's addresses fit too.
+// Columns (in vectors) and rows of C in registers: 24 sums, 4 vectors of B and one of A in the 32 registers of AVX-512;
+// 12, 2 and 1 in the 16 of AVX; 20 and 4 in the 32 of NEON; 12 and 4 in the 16 of SSE. A narrow C has more rows, as far
+// as the addresses of A fit.
 constexpr int kPanel = kPerVector == 1 ? 4 : 1, kTall = kPerVector < 4 ? 6 : kRegisters == 32 ? 5 : 3;
 constexpr int kPanelColumns = kPanel * kLanes;
 
-// B(k, j) = data[j / kPanelColumns * panel + k * row + j % kPanelColumns]: row-major where panel = kPanelColumns, or
-// packed panel by panel, which spares the first-level cache the collisions of large strides.
+// B(k, j) = data[j / kPanelColumns * panel + k * row + j % kPanelColumns]: row-major if panel = kPanelColumns, or
+// packed by panels, which avoids cache conflicts of large strides.
 struct Right {
     const float* data;
     std::ptrdiff_t row, panel;
@@ -130,7 +130,7 @@ __attribute__((noinline)) void thin_gemm(int rows, const float* a, const float* 
 }
 
 #if defined(__AVX__) && !defined(__AVX512F__)
-// The transpose of a block of eight by eight: halves of rows i and i + 4 are put together when they are loaded.
+// Transpose of an 8 x 8 block; halves of rows i and i + 4 are combined when loaded.
 RESHARPEN_INLINE void transpose_eight(const float* x, std::ptrdiff_t x_row, float* y, std::ptrdiff_t y_row) {
     for (int half = 0; half < 8; half += 4, x += 4, y += 4 * y_row) {
         __m256 r[4];
@@ -147,7 +147,7 @@ RESHARPEN_INLINE void transpose_eight(const float* x, std::ptrdiff_t x_row, floa
 }
 #endif
 
-// The transpose of sixteen vectors, row after row.
+// Transpose of a 16 x 16 block.
 RESHARPEN_INLINE void transpose_block(const float* x, std::ptrdiff_t x_row, float* y, std::ptrdiff_t y_row) {
 #if defined(__AVX512F__)
     __m512 r[16], t[16];

@@ -1,4 +1,4 @@
-// Sequences that are worked on together, equal prefixes once: a causal model computes the same on them.
+// Sequences that are processed together; prefixes that they share are computed once.
 #pragma once
 
 #include <algorithm>
@@ -7,20 +7,20 @@
 
 namespace {
 
-// Sequences one after another, position 0 of each at BOS.
+// Concatenated sequences; position 0 of each is BOS.
 struct Ragged {
     const int32_t *inputs, *targets, *lengths;
     int n;
 };
 
-// A sequence whose first `shared` tokens are those of the one before it, on the same rows; the others have rows of
-// their own, from `row` on.
+// A sequence whose first `shared` tokens are those of the previous one and use the same rows; the others use new rows,
+// from `row` on.
 struct Branch {
     int length, shared, row;
 };
 
-// Rows are tokens: of one sequence, or of several, neighbors in alphabetical order. The path of a sequence is the row
-// of each of its positions.
+// One row per token, of one or several sequences that are neighbors in alphabetical order. The path of a sequence is
+// the row of each of its positions.
 class Branches {
   public:
     std::vector<Branch> all;
@@ -34,16 +34,16 @@ class Branches {
     void add(const int32_t* inputs, int length, int shared) {
         const Branch branch{length, shared, rows()};
         follow(branch);
-        if (shared < length) all.push_back(branch);  // else it is the one before it once more
+        if (shared < length) all.push_back(branch);  // else it repeats the previous one
         for (int p = shared; p < length; p++) tokens.push_back(inputs[p]), position.push_back(p), first.push_back(-1);
     }
 
-    // Targets of the sequence that was added last.
+    // Add the targets of the last sequence.
     void want(const int32_t* targets) {
         for (int row : path) wanted.push_back({*targets++, first[row]}), first[row] = int(wanted.size()) - 1;
     }
 
-    // f(target) of all targets of a row; returns how many there are.
+    // Calls f(target) for all targets of a row; returns their number.
     template <class F>
     int each_target(int row, F f) const {
         int n = 0;
@@ -51,7 +51,7 @@ class Branches {
         return n;
     }
 
-    // f(branch, path) of all, in order.
+    // Calls f(branch, path) for all branches in order.
     template <class F>
     void each(F f) {
         path.clear();
@@ -60,12 +60,12 @@ class Branches {
 
   private:
     struct Target {
-        int32_t token, next;  // another one of the same row, or -1
+        int32_t token, next;  // next: index of another target of the row, or -1
     };
-    std::vector<int> path, first;  // first: of every row's targets
+    std::vector<int> path, first;  // first: index of the first target of each row
     std::vector<Target> wanted;
 
-    // The path of a branch, from that of the one before it.
+    // The path of a branch, from that of the previous one.
     const std::vector<int>& follow(const Branch& branch) {
         path.resize(branch.shared);
         for (int p = branch.shared; p < branch.length; p++) path.push_back(branch.row + p - branch.shared);
@@ -73,7 +73,7 @@ class Branches {
     }
 };
 
-// A minibatch in alphabetical order, where a sequence has its longest common prefix with the one before it.
+// A minibatch in alphabetical order, where neighbors have the longest common prefixes.
 class Alphabetical {
   public:
     struct Sequence {

@@ -1,30 +1,31 @@
-// The model of Maximum Retrieval, fast by algebra: one model at a time, a vector runs along its features.
+// The retriever on Maximum Retrieval: one model at a time, a vector is sixteen neighboring features.
 //
-// As printed (rows times matrices; [.] a norm that the placement may lack):
+// The model (rows times matrices; [.] is a norm if the placement has it):
 //
 //     a_i = gelu(x_i W_1 + b_1)      h_i = [a_i W_2 + b_2]      e_i = h_i K . q      z = [sum_i w_i h_i V]
 //     f = gelu(z W_3 + b_3)          logits = f W_4 + b_4       w = softmax(e)
 //
-// What is computed, the same but for rounding:
-//   - x_i is a priority and a one-hot class, so a_i and h_i before its norm lie on C curves, one a class, with the
-//     priority along them. A curve is known from a few of its points, the nodes, to less than a rounding error
-//     (retriever_items.h): item i is sum_k l_ik node_k, its shares l_i of a window of neighboring nodes. Both layers
-//     and V are computed at 50 to 130 nodes mostly, where a minibatch has 1,300 items and validation a million.
+// The computation, which is the same up to rounding:
+//   - x_i is a priority and a one-hot class, so a_i and h_i before its norm lie on C curves, one per class,
+//   parametrized
+//     by the priority. A curve is interpolated from a few of its points, the nodes, with less than a rounding error
+//     (retriever_nodes.h): item i is sum_k l_ik node_k, with its shares l_i of a window of neighboring nodes. Both
+//     layers and V are computed at 50 to 130 nodes in most cases; a minibatch has 1,300 items and validation a million.
 //   - The query is one vector for all items, so K enters only as k = K q, and e_i = h_i . k = sum_k l_ik (h_k . k).
 //   - |h_i|^2 for the norm is a quadratic form in the shares, of the products of nodes.
-//   - Attention is linear in the values: z is a sum over nodes, by how much of each is in a sequence.
-//   - Features whose weight of the priority is much larger than that of the others are nodes of their own. Where there
-//     are too many of them, items are nodes.
-//   - Only real items are computed.
+//   - Attention is linear in the values: z is a sum over nodes, weighted by their shares in a sequence.
+//   - Features with a much larger weight of the priority than the others are nodes of their own. If there are too many
+//     of them, the items are the nodes.
+//   - Padding is not computed.
 //
-// Sequences are taken a block at a time, forward and backward, so that what is computed of them stays in the cache.
+// Blocks of sequences are processed forward and backward, so that their activations stay in the cache.
 #pragma once
 
 #include "retriever_head.h"
 
 namespace {
 
-// All that the retriever computes with.
+// The working memory of the kernel.
 struct Retriever {
     const Setup setup;
     Weights weights;
@@ -72,10 +73,10 @@ inline void attend_block_backward(Retriever& m, const RetrievalBatch& batch, int
     if (m.nodes.steep) steep_backward(m.nodes, m.d);
 }
 
-// With more pieces the curves have about as many nodes as a minibatch has items, or more than pay for themselves.
+// With more pieces the curves have about as many nodes as there are items.
 constexpr int kMostPieces = 4, kMostPiecesRead = 32;
 
-// The gradient of the mean negative log likelihood of a minibatch, which it returns.
+// Writes the gradient of the mean negative log likelihood of a minibatch, and returns the latter.
 inline double gradient_of(Retriever& m, const RetrievalBatch& batch, const float* theta, float epsilon,
                           float* gradient) {
     prepare(m.setup, theta, epsilon, true, m.weights);
@@ -126,9 +127,8 @@ inline void scale_sum(Retriever& m, int s, float by) {
     for (int i = 0; i < (m.nodes.curved() ? m.nodes.room() : H); i += 16) store(sum + i, by * load(sum + i));
 }
 
-// A block of items after the other, in bounded memory: sums relative to the highest logit so far are scaled down
-// when a higher one comes. Over the weights u_i = exp(e_i - highest), Z = sum u_i and E = sum u_i (e_i - highest)
-// give the entropy log Z - E / Z.
+// Processes blocks of items in bounded memory: sums relative to the highest logit so far are rescaled when a higher one
+// follows. With u_i = exp(e_i - highest), Z = sum u_i and E = sum u_i (e_i - highest), the entropy is log Z - E / Z.
 inline Attention attend_with(Retriever& m, const Item* items, int n, int s, float factor) {
     m.block.reserve(kItemBlock);
     m.block.mass.shape(kBlock, m.nodes.curved() ? m.nodes.room() : kItemBlock + 16);
@@ -170,7 +170,7 @@ inline Attention attend_with(Retriever& m, const Item* items, int n, int s, floa
     return {float(std::log(Z) - E / Z), float(1 / Z)};
 }
 
-// Leaves row s of z, or what sum_nodes makes it from.
+// Writes row s of z, or of the shares that sum_nodes computes it from.
 inline Attention attend(Retriever& m, const Item* items, int n, int s) {
     Attention seen = attend_with(m, items, n, s, training_factor(m.setup, m.weights, n));
     if (m.setup.attention_kind == AttentionKind::adaptive_temperature)
@@ -178,8 +178,8 @@ inline Attention attend(Retriever& m, const Item* items, int n, int s) {
     return seen;
 }
 
-// For n sequences: 1 or 0 for a right or wrong answer (NaN without finite logits), the entropy of attention and its
-// largest weight; each may be null.
+// For n sequences: 1 or 0 for a right or wrong answer (NaN without finite logits), entropy and largest weight of the
+// attention; each may be null.
 inline void score(Retriever& m, const float* theta, float epsilon, int n, const int* begin, const Item* items,
                   const int* label, float* correct, float* entropy, float* largest) {
     prepare(m.setup, theta, epsilon, false, m.weights);

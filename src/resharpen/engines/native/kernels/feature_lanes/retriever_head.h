@@ -1,4 +1,4 @@
-// The retriever, once per sequence: from the pooled items to the logits, and back; retriever.h has the formulas.
+// The retriever, per sequence: from the pooled items to the logits, and backward; retriever.h has the formulas.
 #pragma once
 
 #include "retriever_items.h"
@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kBlock = 48;  // sequences at a time
 
-// Sequences of a block.
+// Activations and gradients of a block of sequences.
 struct Head {
     Rows<kRow> z{kBlock}, normed{kBlock}, f{kBlock}, f_slope{kBlock}, d_row{kBlock}, d_z{kBlock};
     Rows<16> logits{kBlock};
@@ -18,19 +18,15 @@ inline RowNorm<kV, H, H> norm(const Weights& weights) { return {false, weights.e
 
 inline Rows<kRow>& after_norm(const Setup& setup, Head& head) { return setup.norm_out ? head.normed : head.z; }
 
-// z from how much of every node is in a sequence.
+// z from the shares of nodes in each sequence.
 inline void sum_nodes(int n, const Nodes& nodes, const ItemBlock& block, Head& head) {
     gemm(n, nodes.n, kV, {block.mass[0], block.mass.row, 1}, row_major(nodes.value.data(), kRow), head.z.data(), kRow);
 }
 
 inline void head_forward(const Setup& setup, const Weights& weights, int n, Head& head) {
     if (setup.norm_out)
-        for (int s = 0; s < n; s++) {
-            f32x16 row[kV];
-            for (int v = 0; v < kV; v++) row[v] = load(head.z[s] + 16 * v);
-            head.z_scale[s] = norm(weights).forward(row, weights.theta + setup.layout.gain_out);
-            for (int v = 0; v < kV; v++) store(head.normed[s] + 16 * v, row[v]);
-        }
+        norm(weights).forward_rows(n, head.z.data(), kRow, weights.theta + setup.layout.gain_out, head.normed.data(),
+                                   head.z_scale);
     fill_rows(head.f, n, weights.theta + kB3);
     gemm(n, H, kV, {after_norm(setup, head).data(), kRow, 1}, row_major(weights.W3.data(), kRow), head.f.data(), kRow,
          true);

@@ -6,9 +6,9 @@
 namespace {
 
 struct ItemBlock {
-    // Items of a block: the window that each is made of, its share of that and of the steep nodes, with the slope and
-    // half the derivative of |h_i|^2 by the latter; 1 / rms of h_i, softmax weights, logits, gradients. And how much of
-    // every node is in a sequence, with the gradient by that.
+    // Per item: its window, its shares of the window's and of the steep nodes, with the slope and half the derivative
+    // of |h_i|^2 by the latter; 1 / rms of h_i, softmax weights, logits, gradients. Per sequence: its shares of every
+    // node, and the gradient by these.
     std::vector<int> window;
     Rows<32> share;
     Rows<16> steep_slope, by_steep;
@@ -24,7 +24,7 @@ struct ItemBlock {
 
 // ---- items by themselves -------------------------------------------------------------------------------------------
 
-// What items are made of.
+// Window and shares of items.
 inline void place(const Item* items, int n, const Nodes& nodes, ItemBlock& block) {
     for (int i = 0; i < n; i++) {
         if (!nodes.curved()) {
@@ -44,7 +44,7 @@ inline void place(const Item* items, int n, const Nodes& nodes, ItemBlock& block
     }
 }
 
-// Over the nodes that an item is made of, the sum of its shares times what is given.
+// The sum of an item's shares times values given per node.
 RESHARPEN_INLINE float along_nodes(const Nodes& nodes, const ItemBlock& block, int i, const float* given) {
     f32x16 sum = load(block.share[i]) * load(given + nodes.first_node(block.window[i], 0));
     if (nodes.steep) sum += load(block.share[i] + 16) * load(given + nodes.first_node(block.window[i], 1));
@@ -59,8 +59,8 @@ RESHARPEN_INLINE void add_shares(const Nodes& nodes, const ItemBlock& block, int
     }
 }
 
-// e_i before the factor of the attention, and 1 / rms of h_i, from |h_i|^2 = share . gram share; below zero is
-// rounding error.
+// e_i before the factor of the attention, and 1 / rms of h_i, from |h_i|^2 = share . gram share, of which a negative
+// value is a rounding error.
 inline void scores(const Setup& setup, const Weights& weights, const Nodes& nodes, int n, ItemBlock& block,
                    float* out) {
     for (int i = 0; i < n; i++) {
@@ -74,7 +74,7 @@ inline void scores(const Setup& setup, const Weights& weights, const Nodes& node
             }
             float squared = horizontal_sum(load(by) * sum);
             if (nodes.steep) {
-                const f32x16 of_curve = by_steep_node;  // twice in the form, once for each side
+                const f32x16 of_curve = by_steep_node;  // twice in the form: once per side
                 for (int k = 16; k < 32; k++) by_steep_node += broadcast(by[k]) * load(products + 32 * k + 16);
                 squared += horizontal_sum(load(by + 16) * (by_steep_node + of_curve));
                 store(block.by_steep[i], by_steep_node);
@@ -85,7 +85,7 @@ inline void scores(const Setup& setup, const Weights& weights, const Nodes& node
     }
 }
 
-// How much of every node an item with this weight brings to a sequence.
+// Add the shares of an item with this weight to those of its sequence.
 RESHARPEN_INLINE void add_mass(const Setup& setup, const Nodes& nodes, const ItemBlock& block, int i, float w,
                                float* of_sequence) {
     add_shares(nodes, block, i, setup.norm_in ? w * block.r[i] : w, of_sequence);
@@ -95,16 +95,16 @@ RESHARPEN_INLINE void add_mass(const Setup& setup, const Nodes& nodes, const Ite
 
 inline float by_ssmax(int length) { return std::log(float(length)); }
 
-// What multiplies the logits of so many items, and its derivative by s.
+// The factor of the logits in a sequence of this length.
 inline float training_factor(const Setup& setup, const Weights& weights, int length) {
     return setup.attention_kind == AttentionKind::ssmax   ? weights.theta[setup.layout.ssmax] * by_ssmax(length)
            : setup.attention_kind == AttentionKind::log_n ? by_ssmax(length)
                                                           : 1.0f;
 }
 
-// weight = softmax(factor e); both have room for whole vectors, and what is beyond n is not changed. The products
-// are stored before the largest is subtracted: in one fused operation the largest itself would not become zero, and
-// where it has all the weight that weight would not be one.
+// weight = softmax(factor e). Both have room for whole vectors; elements beyond n do not change. Products are stored
+// before the maximum is subtracted: with one fused operation the maximum itself would not become zero, and a weight of
+// one would not be exact.
 inline Normalizer softmax(const float* e, int n, float factor, float* weight) {
     constexpr float kLowest = -std::numeric_limits<float>::infinity();
     f32x16 highest = broadcast(kLowest), sum = broadcast(0);
@@ -127,10 +127,10 @@ inline Normalizer softmax(const float* e, int n, float factor, float* weight) {
     return by;
 }
 
-// e becomes its own gradient, d_weight the gradient by the weights: de_i = factor w_i (dw_i - sum_j w_j dw_j).
-// All dw are taken relative to that of the heaviest item: where it has nearly all the weight, its own is nearly the
-// mean, and the mean of what is left is small and exact. Where the norm is, d_weight keeps w_i dw_i + de_i e_i,
-// which the norm's backward needs.
+// Replaces e by its gradient de_i = factor w_i (dw_i - sum_j w_j dw_j), and writes d_weight, the gradient by the
+// weights. All dw are relative to that of the largest weight: if that is nearly one, its dw is nearly the mean, and the
+// mean of the differences is small and exact. With a norm d_weight is w_i dw_i + de_i e_i, which the norm's backward
+// needs.
 inline void logits_backward(const Setup& setup, const Weights& weights, const Nodes& nodes, int begin, int length,
                             const float* d_sequence, ItemBlock& block, Gradient& d) {
     for (int i = begin; i < begin + length; i++) {
@@ -144,7 +144,7 @@ inline void logits_backward(const Setup& setup, const Weights& weights, const No
     for (int i = begin; i < begin + length; i++) mean += block.weight[i] * (block.d_weight[i] - its_d_weight);
     for (int i = begin; i < begin + length; i++) {
         const float by_logit = block.weight[i] * ((block.d_weight[i] - its_d_weight) - mean), d_e = factor * by_logit;
-        // these sum to zero: without the largest, least is rounded off
+        // by_logit sums to zero, so its_e changes nothing but the rounding error
         along_logits += by_logit * (block.e[i] - its_e);
         if (setup.norm_in) block.d_weight[i] = block.weight[i] * block.d_weight[i] + d_e * block.e[i];
         block.e[i] = d_e;
@@ -165,8 +165,8 @@ inline void add_products(const ItemBlock& block, int i, float c, Nodes& nodes) {
     }
 }
 
-// To h . k of the nodes and, c_i / 2 being the derivative by |h_i|^2, c_i = -r_i^2 / H (w_i dw_i + de_i e_i), to
-// their products; and by the item's shares of steep nodes to their weights.
+// Gradients by h . k of the nodes; by their products, where c_i / 2 is the derivative by |h_i|^2, with c_i = -r_i^2 / H
+// (w_i dw_i + de_i e_i); and, by the shares of steep nodes, those of their weights.
 inline void items_backward(const Setup& setup, const Item* items, int begin, int end, const float* d_sequence,
                            Nodes& nodes, ItemBlock& block) {
     for (int i = begin; i < end; i++) {

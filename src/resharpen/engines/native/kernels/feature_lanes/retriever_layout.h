@@ -1,4 +1,4 @@
-// The retriever: its sizes, and where each parameter lies in memory.
+// The retriever: its sizes and the memory layout of its parameters.
 #pragma once
 
 #include "../contract.h"
@@ -9,18 +9,17 @@ namespace {
 constexpr int H = RESHARPEN_H, C = RESHARPEN_C;
 static_assert(H % kLanes == 0 && C <= kLanes, "a row of features is whole vectors, the logits are one");
 
-// In floats: first what has weight decay, then biases, then the gains that the placement has and the s of ssmax.
+// Offsets in floats: weights with decay, biases, then the gains of the placement and the s of ssmax.
 constexpr int kW1 = 0, kW2 = kW1 + (1 + C) * H, kK = kW2 + H * H, kValue = kK + H * H, kQ = kValue + H * H;
 constexpr int kW3 = kQ + H, kW4 = kW3 + H * H, kB1 = kW4 + H * C, kB2 = kB1 + H, kB3 = kB2 + H, kB4 = kB3 + H;
 constexpr int kGains = kB4 + kLanes;
 
-// What variants differ in; -1 for what one lacks.
+// Offsets that depend on the variant; -1 if it lacks the parameter.
 struct RetrieverLayout {
     static constexpr int kDecayBegin = 0, kDecayEnd = kB1;
     int gain_in, gain_out, ssmax;
-    int size;  // the padding of b_4 and s included
+    int size;  // with the padding of b_4 and s
 
-    // Of a placement it has the norms of its one block.
     explicit RetrieverLayout(Variant variant) {
         int next = kGains;
         auto place = [&](bool present, int n) { return present ? (next += n) - n : -1; };

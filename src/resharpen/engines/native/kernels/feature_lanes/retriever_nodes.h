@@ -1,4 +1,4 @@
-// The retriever: the nodes that its items are made of, forward and back; retriever.h has the formulas.
+// The retriever: forward and backward of the nodes that items are interpolated from; retriever.h has the formulas.
 #pragma once
 
 #include "interpolation.h"
@@ -6,49 +6,48 @@
 
 namespace {
 
-// Through how many points a curve is known, by the largest weight of the priority: the first of them that is not
-// exceeded. An item is a class and a number p, so a_i is on one of C curves, gelu(p w + t) with t the class's row.
-// With n points in every piece of a length 1 / J an entry of a_i is wrong by at most
+// The number of points of a curve, by the largest weight w of the priority: kFewest plus the index of the first bound
+// that w does not exceed. An item is a class and a number p, so a_i is on one of C curves, gelu(p w + t) with t the row
+// of the class. With n points in each of J pieces the error of an entry of a_i is at most
 //
 //     (|w| / J)^n max|gelu^(n)| / n! 2 / 4^n
 //
-// which is below 2e-9, and its derivative by w by about n / |w| times that, 1e-8: both are less than what rounding
-// does. A NaN takes five points and stays one.
+// which is below 2e-9, and that of its derivative by w about n / |w| times as much, 1e-8: both below rounding errors. A
+// NaN uses five points and stays NaN.
 constexpr int kFewest = 5;
 constexpr float kSteepest[] = {0.081f, 0.203f, 0.391f, 0.618f, 0.894f, 1.183f,
                                1.505f, 1.823f, 2.164f, 2.493f, 2.839f, 3.168f};
 
 struct Nodes {
-    // Curves are cut in `pieces`, each with the same points; no pieces where the items themselves are the nodes. Where
-    // a few features bend more than the others, so that these alone would ask for many points, sixteen of them are left
-    // out of the curves: a steep feature is a node of its own, with its row of W_2 for h, and an item's share of that
-    // is its gelu. (In |h_i|^2 terms that cancel would cost digits. In trained models the lengths of the terms of h_i
-    // add up to 1.1 to 3.4 times its own, so that they hardly do.)
+    // Curves are cut into `pieces` with the same points each; zero pieces if the items themselves are the nodes. If a
+    // few steep features alone would require many points, sixteen of them are left out of the curves: each is a node of
+    // its own, with its row of W_2 as h, and an item's share of it is its gelu. (Cancellation in |h_i|^2 would cost
+    // digits, but in trained models the lengths of the terms of h_i add up to only 1.1 to 3.4 times its own.)
     const Interpolation* through;
     int pieces;
     bool steep;
     int steepest[kLanes];  // the features
 
-    // Nodes: those of curves, then the steep ones. Those of a piece, or sixteen items, are neighbors, and a window of
-    // sixteen begins with them: `stride` of its nodes are its own, and of what follows an item has no share. Of a node
-    // a, the slope of its gelu, h, h with the norm's gain and its value, gradients; h . k; of a window and the steep
-    // nodes the products h . h, for the norm; gradients by the last two.
+    // Nodes of curves come first, then the steep ones. A window of sixteen nodes begins with the nodes of each piece,
+    // or each sixteen items: the first `stride` are its own, and items have no share of the others. Per node: a, the
+    // slope of its gelu, h, h with the norm's gain, its value, gradients; h . k. Per window: the products h . h of its
+    // nodes and the steep ones, for the norm. Gradients by the last two.
     int n_curves, n, stride;
     std::vector<Item> at;
     Rows<kRow> a, slope, h, gained, value, d_h, d_value;
-    Sheet along_key, d_along_key, value_across;  // one row each, and the values transposed
+    Sheet along_key, d_along_key, value_across;  // one row each; the transposed values
     Rows<32> gram, d_gram;
-    Rows<16> steep_table{C + 1}, d_steep_table{C + 1};  // of W_1: the priority's row, with b_1 those of classes
+    Rows<16> steep_table{C + 1}, d_steep_table{C + 1};  // rows of W_1: the priority's, and those of classes plus b_1
 
     bool curved() const { return pieces > 0; }
     int n_windows() const { return (n_curves + stride - 1) / stride; }
-    int room() const { return (n + 31) / 16 * 16; }  // of nodes, so that the last window fits
-    // What an item is made of, in vectors: a window and, if there are any, the steep nodes.
+    int room() const { return (n + 31) / 16 * 16; }  // nodes, so that the last window fits
+    // Vectors of shares of an item: its window and, if there are any, the steep nodes.
     int vectors() const { return steep ? 2 : 1; }
     int first_node(int of_window, int vector) const { return vector ? n_curves : of_window * stride; }
 };
 
-// ---- which they are ------------------------------------------------------------------------------------------------
+// ---- choice of nodes -----------------------------------------------------------------------------------------------
 
 struct Curves {
     int pieces;
@@ -69,9 +68,9 @@ inline Curves curves_for(float w, int most_pieces) {
     return {pieces, &all[std::lower_bound(kSteepest, last, w / float(pieces)) - kSteepest]};
 }
 
-// A steep node costs about as much as three others.
+// A steep node takes about as much time as three others.
 inline void choose_nodes(const Weights& weights, int most_pieces, Nodes& nodes) {
-    uint32_t size[H];  // of weights, as integers: these are ordered whatever they are
+    uint32_t size[H];  // of weights, as integers, which are ordered also for NaN
     for (int i = 0; i < H; i++) {
         const float w = std::abs(weights.theta[kW1 + i]);
         std::memcpy(&size[i], &w, sizeof w);
@@ -172,14 +171,14 @@ void nodes_forward(const Setup& setup, const Weights& weights, Nodes& nodes) {
 
 // ---- backward ------------------------------------------------------------------------------------------------------
 
-// What one block added up joins the sum over blocks: short sums round less.
+// Adds the sum over a block to the sum over blocks: partial sums reduce the rounding error.
 inline void steep_backward(Nodes& nodes, Gradient& d) {
     for (int c = 0; c <= C; c++)
         for (int k = 0; k < kLanes; k++) d.theta[kW1 + c * H + nodes.steepest[k]] += nodes.d_steep_table[c][k];
     std::memset(nodes.d_steep_table.data(), 0, sizeof(float) * (C + 1) * kLanes);
 }
 
-// From the values of the nodes to V, the gain and h.
+// From values of the nodes to the gradients by V, the gain and h.
 inline void values_backward(const Setup& setup, const Weights& weights, Nodes& nodes, Gradient& d) {
     weight_gradient(nodes.n, after_gain(setup, nodes), nodes.d_value, d.theta + kValue, nullptr, true);
     gemm(nodes.n, H, kV, {nodes.d_value.data(), kRow, 1}, row_major(weights.ValueT.data(), kRow), nodes.d_h.data(),
@@ -209,7 +208,7 @@ inline void values_backward(const Setup& setup, const Weights& weights, Nodes& n
     }
 }
 
-// From the values of the nodes to V, W_2, b_2 and W_1, and to k with its gain.
+// From values of the nodes to the gradients by V, W_2, b_2 and W_1, and by k with its gain.
 inline void nodes_backward(const Setup& setup, const Weights& weights, Nodes& nodes, Gradient& d) {
     const int n = nodes.n;
     values_backward(setup, weights, nodes, d);
@@ -217,7 +216,7 @@ inline void nodes_backward(const Setup& setup, const Weights& weights, Nodes& no
     for (int i = 0; i < n; i++) add_row<kV>(nodes.d_h[i], nodes.d_along_key[0][i], weights.gained_key);
     weight_gradient(n, nodes.a, nodes.d_h, d.theta + kW2, nullptr, true);
     add_rows<kV>(d.theta + kB2, nodes.n_curves, nodes.d_h.data(), kRow);
-    Rows<kRow>& d_a = nodes.h;  // which nobody needs any more
+    Rows<kRow>& d_a = nodes.h;  // no longer needed
     gemm(nodes.n_curves, H, kV, {nodes.d_h.data(), kRow, 1}, row_major(weights.W2T.data(), kRow), d_a.data(), kRow);
     for (int v = 0; v < H; v += 16) {
         f32x16 of_priority = broadcast(0);
@@ -231,7 +230,7 @@ inline void nodes_backward(const Setup& setup, const Weights& weights, Nodes& no
     }
 }
 
-// From k with its gain to the gain, K and q.
+// From k with its gain to the gradients by the gain, K and q.
 inline void key_backward(const Setup& setup, const Weights& weights, Gradient& d) {
     if (setup.norm_in)
         for (int i = 0; i < H; i++)

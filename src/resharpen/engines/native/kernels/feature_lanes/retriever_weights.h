@@ -1,4 +1,4 @@
-// The retriever: what a variant is, its weights as the products want them, and their gradient; retriever.h has the
+// The retriever: a variant, its weights in the layout of the products, and their gradient; retriever.h has the
 // formulas.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace {
 
-constexpr int kV = H / 16, kRow = H + 16;  // vectors in a row of features, and how far apart rows lie
+constexpr int kV = H / 16, kRow = H + 16;  // vectors in a row of features, and the stride of rows
 
 // Rows of `ROW` floats, aligned.
 template <int ROW>
@@ -33,12 +33,12 @@ class Rows {
     std::vector<f32x16> memory;
 };
 
-// Rows of vectors, of which the number is known at run time only.
+// Rows whose width is known only at run time.
 class Sheet {
   public:
     int row = 0;
     void shape(int n, int floats) {
-        row = floats + 16;  // rows that are a power of two apart would meet in the cache
+        row = floats + 16;  // avoids cache conflicts of rows a power of two apart
         if (memory.size() < std::size_t(n) * (row / 16)) memory.resize(std::size_t(n) * (row / 16));
     }
     float* operator[](int i) { return reinterpret_cast<float*>(memory.data()) + std::size_t(i) * row; }
@@ -60,7 +60,7 @@ struct Setup {
           attention_kind(variant.attention) {}
 };
 
-// The weights of a model, and as the products want them: matrices and their transposes, the table of W_1 and b_1.
+// The weights of a model, copied for products: matrices and their transposes, the table of W_1 plus b_1 per class.
 struct Weights {
     const float* theta;
     float epsilon;
@@ -73,7 +73,7 @@ struct Gradient {
     float* theta;              // by all weights
     alignas(64) float key[H];  // by the gained key
     double ssmax;              // by its s, summed
-    bool first_block;          // W_3 of theta holds nothing yet
+    bool first_block;          // the gradient of W_3 is written and not added to
 };
 
 inline void clear(Gradient& d, int begin, int end) { std::memset(d.theta + begin, 0, sizeof(float) * (end - begin)); }

@@ -1,4 +1,4 @@
-// What is done to one row of activations: a vector is sixteen neighboring features of one position of one model.
+// Operations on rows of activations: a vector is sixteen neighboring features.
 #pragma once
 
 #include "../vector.h"
@@ -6,7 +6,7 @@
 namespace {
 
 #if defined(__AVX__) && !defined(__AVX512F__)
-// Sixteen lanes to one by an operation on two: lanes i and i + 8 first, then i and i + 4, and so on.
+// Reduction of sixteen lanes: first lanes i and i + 8, then i and i + 4, and so on.
 template <class F>
 RESHARPEN_INLINE float halved(f32x16 x, F f) {
     const __m256 a = (__m256)x.reg[0], b = (__m256)x.reg[1];
@@ -92,17 +92,17 @@ RESHARPEN_INLINE void store_first(float* to, int n, f32x16 x) {
 #endif
 }
 
-// exp2 of what should be at most 0; an infinity below becomes 2^-126 and not NaN.
+// exp2 for x <= 0, where -infinity gives 2^-126 and not NaN.
 RESHARPEN_INLINE f32x16 exp2_below(f32x16 x) { return exp2_nonpositive(max(broadcast(-126), x)); }
 
 constexpr float kLog2ERest = 1.92596299e-8f;  // log2(e) minus its float
 
-// exp(x) for x <= 0: the product x log2(e) is rounded, so what that and the float log2(e) miss comes as a factor.
+// exp(x) for x <= 0. The rounding errors of x log2(e) and of the float log2(e) are corrected by a factor.
 RESHARPEN_INLINE f32x16 exp_nonpositive(f32x16 a) {
     const f32x16 x = max(broadcast(-87.0f), a);
     const f32x16 product = kLog2E * x;
     const f32x16 high = map([](FloatRegister y) { return (FloatRegister)((IntRegister)y & ~0xfff); }, x);
-    // Exact products of short numbers: high has 12 bits, and so have the two halves of log2(e).
+    // Exact products: high and both halves of log2(e) have 12 bits.
     const f32x16 rest =
         ((1.44238281f * high - product) + 0.000312209129f * high) + kLog2E * (x - high) + kLog2ERest * x;
     const f32x16 y = exp2_nonpositive(product);
@@ -133,8 +133,8 @@ RESHARPEN_INLINE void add_row(float* y, float a, const float* x) {
     for (int v = 0; v < VECTORS; v++) store(y + 16 * v, load(y + 16 * v) + factor * load(x + 16 * v));
 }
 
-// y += the sum of n rows that lie `stride` apart, each times its weight if there are any; a few at a time first, so
-// that rounding errors do not pile up.
+// y += the sum of n rows that are `stride` apart, each times its weight if given; in partial sums, to reduce the
+// rounding error.
 template <int VECTORS>
 inline void add_rows(float* y, int n, const float* rows, int stride, const float* weight = nullptr) {
     for (int v = 0; v < VECTORS; v++) {
@@ -151,7 +151,7 @@ inline void add_rows(float* y, int n, const float* rows, int stride, const float
     }
 }
 
-// A sum over many rows, taken of sums over a few: its rounding error grows with the root of their number otherwise.
+// A sum over many rows, from partial sums, to reduce the rounding error.
 template <int N>
 class RowSum {
     static constexpr int kFew = 16;
@@ -178,8 +178,8 @@ class RowSum {
 
 // ---- the norm of a row ---------------------------------------------------------------------------------------------
 
-// RMSNorm, or LayerNorm, of N vectors: groups of WIDTH floats that begin with REAL features, the others being padding,
-// which is zero and stays so. LayerNorm is RMSNorm of a row less its mean, and a bias, which lies behind the gain.
+// RMSNorm or LayerNorm of N vectors: groups of WIDTH floats, of which the first REAL are features and the others
+// padding, which stays zero. LayerNorm is RMSNorm of the centered row plus a bias, which follows the gain in memory.
 template <int N, int WIDTH, int REAL>
 struct RowNorm {
     static constexpr int kRow = N * kLanes, kFeatures = kRow / WIDTH * REAL;
@@ -199,9 +199,21 @@ struct RowNorm {
         return r;
     }
 
-    // d, the derivative by the row's normalized value, becomes the derivative by the row; d_gain is added to.
+    // y = norm(x) of n rows that are `stride` apart, and r of each.
+    void forward_rows(int n, const float* x, int stride, const float* gain, float* y, float* r) const {
+        for (int i = 0; i < n; i++, x += stride, y += stride) {
+            f32x16 row[N];
+            RESHARPEN_UNROLL
+            for (int j = 0; j < N; j++) row[j] = load(x + j * kLanes);
+            r[i] = forward(row, gain);
+            RESHARPEN_UNROLL
+            for (int j = 0; j < N; j++) store(y + j * kLanes, row[j]);
+        }
+    }
+
+    // d, the derivative by the normalized row, becomes the derivative by the row; d_gain is added to.
     //     dgain_i += x_i r d_i          d_i <- r gain_i d_i - r^3 x_i / D * sum_k x_k gain_k d_k
-    // and for LayerNorm, whose x is centered, dbias_i += d_i, and at last d <- d less its mean.
+    // and for LayerNorm, with centered x, dbias_i += d_i, and finally d is centered.
     RESHARPEN_INLINE void backward(const float* row, const float* gain, float r, f32x16* d, f32x16* d_gain) const {
         f32x16 x[N], along = broadcast(0);
         RESHARPEN_UNROLL
@@ -232,7 +244,7 @@ struct RowNorm {
         }
     }
 
-    // Of many rows the gradient by gain and bias.
+    // The gradient by gain and bias, summed over rows.
     using Sum = RowSum<2 * N>;
 };
 

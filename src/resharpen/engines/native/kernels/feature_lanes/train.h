@@ -1,4 +1,4 @@
-// Training where a vector is sixteen weights of one model.
+// Training of one model at a time: a vector is sixteen weights.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@ inline StepRow<f32x16> in_all_lanes(const StepRow<float>& row) {
     return {broadcast(row.lr), broadcast(row.correction1), broadcast(row.correction2), broadcast(row.ema_weight)};
 }
 
-// Advance an ensemble by n_steps, a model after the other: its weights and moments stay in the cache meanwhile.
+// Advance an ensemble by n_steps, one model after another, so that its weights and moments stay in the cache.
 // gradient_of(step, theta, epsilon, gradient) returns the loss, norm_of(gradient, vectors) the gradient's norm.
 template <class Layout, class GradientOf, class NormOf>
 void train_models(const Training<float>& a, const Layout& layout, GradientOf gradient_of, NormOf norm_of) {

@@ -1,11 +1,11 @@
 // The transformer: one model at a time, sequences at their true lengths.
 //
-// A vector is sixteen neighboring features; widths are padded to whole vectors with zeros, which stay zero through
-// forward, backward and AdamW. Sequences are worked on a few at a time, forward and backward, so that what lies between
-// stays in the second-level cache; within that, rows in chunks. A prefix that several sequences begin with is computed
-// once, and its backward, too. All products are `gemm`, with weights (and transposed weights, for the backward) packed
-// into panels once per step. Up to the first layer's q, k, v, before positions turn them, a row depends on its token
-// alone: that is computed once per token, and so is its backward, on sums by token.
+// A vector is sixteen neighboring features. Widths are padded with zeros, which stay zero in forward, backward and
+// AdamW. A few sequences at a time are processed forward and backward, so that activations stay in the second-level
+// cache, and within these rows in chunks. Forward and backward of a shared prefix are computed once. All products are
+// `gemm`, with weights (and transposed weights for the backward) packed into panels once per step. Up to q, k, v of the
+// first layer before the rotation, a row depends on its token alone and is computed once per token; so is its backward,
+// on sums by token.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace {
 
-// Puts a sequence to those that are worked on together; false if it has to wait.
+// Adds a sequence to those that are processed together; false if there is no room.
 inline bool take(const Alphabetical::Sequence& s, Branches& branches) {
     const bool alone = branches.rows() == 0;
     const int shared = !alone && kWorth * s.shared >= s.length ? s.shared : 0;
@@ -24,7 +24,7 @@ inline bool take(const Alphabetical::Sequence& s, Branches& branches) {
     return true;
 }
 
-// The gradient of the mean negative log likelihood, which it returns; overwrites `gradient`.
+// Writes the gradient of the mean negative log likelihood, and returns the latter.
 inline double gradient_of(Transformer& m, const Ragged& batch, const float* theta, float epsilon, float* gradient) {
     prepare(m, theta, epsilon, true);
     m.grads.theta = gradient;
@@ -48,8 +48,8 @@ inline double gradient_of(Transformer& m, const Ragged& batch, const float* thet
     return loss / sorted.tokens;
 }
 
-// At the scored positions of a sequence: TVD against p_star [scored, V], the logit of a marked token if there is one,
-// and all logits [scored, V] if there is room for them.
+// At the scored positions of a sequence: TVD against p_star [scored, V], the logit of the marked token, if any, and all
+// logits [scored, V] if there is room for them.
 inline void score(Transformer& m, const int32_t* inputs, int length, const uint8_t* scored, const float*& p_star,
                   int marked, float*& tvd, float*& logit, float*& logits) {
     int from = 0;

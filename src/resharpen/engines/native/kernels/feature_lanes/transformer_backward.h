@@ -14,8 +14,8 @@ RESHARPEN_INLINE void add(float* y, const float* x) {
     for (int j = 0; j < N; j += kLanes) store(y + j, load(y + j) + load(x + j));
 }
 
-// d logits = (softmax - target) * scale, summed over the targets of a row, then U and the last norm: leaves the
-// derivative by `last` in grads.x. Returns the summed negative log likelihood.
+// d logits = (softmax - target) * scale, summed over the targets of a row, then U and the last norm. Writes the
+// derivative by `last` to grads.x; returns the summed negative log likelihood.
 inline double loss_backward(Transformer& m, float scale) {
     const Setup& setup = m.setup;
     const Weights& weights = m.weights;
@@ -56,7 +56,7 @@ inline double loss_backward(Transformer& m, float scale) {
 
 // ---- a block, for a chunk of rows ----------------------------------------------------------------------------------
 
-// grads.x, the derivative by the block's result, becomes that by s; returns the derivative by y.
+// Replaces grads.x, the derivative by the block's result, by that by s; returns the derivative by y.
 inline const float* block_output_backward(const Setup& setup, const Weights& weights, Block& b, int begin, int n,
                                           Gradients& grads) {
     f32x16 d[DN];
@@ -79,7 +79,7 @@ inline const float* block_output_backward(const Setup& setup, const Weights& wei
     return at(setup.placement.block_out ? grads.y : grads.x, begin, DP);
 }
 
-// Adds what comes through the block, grads.h, to grads.x.
+// Adds the derivative through the block, from grads.h, to grads.x.
 inline void block_input_backward(const Setup& setup, const Weights& weights, Block& b, int begin, int n,
                                  Gradients& grads) {
     f32x16 d[DN];
@@ -108,7 +108,7 @@ inline void mlp_backward(const Setup& setup, const Weights& weights, Block& b, i
     block_input_backward(setup, weights, b, i, n, grads);
 }
 
-// grads.o, the derivative by the norm of the heads' output, becomes that by the output.
+// Replaces grads.o, the derivative by the norm of the heads' output, by that by the output.
 inline void heads_output_backward(const Weights& weights, Block& b, int begin, int n, Gradients& grads) {
     constexpr int N = AP / kLanes;
     HeadsNorm::Sum d_gain;
@@ -121,7 +121,7 @@ inline void heads_output_backward(const Weights& weights, Block& b, int begin, i
     d_gain.add_to(grads.theta + b.at.heads_out, weights.heads_norm.parameters());
 }
 
-// The same for q and k of n rows that are `stride` apart, from what they were before their norm.
+// The same for q and k of n rows that are `stride` apart, given their values before the norm.
 inline void queries_keys_backward(const Weights& weights, const TransformerLayout::Block& at, int n,
                                   const float* before, const float* r, float* d_qkv, int stride, float* gradient) {
     constexpr int N = HP / kLanes;
@@ -143,8 +143,7 @@ inline void queries_keys_backward(const Weights& weights, const TransformerLayou
 
 // ---- attention -----------------------------------------------------------------------------------------------------
 
-// The rows of a prefix have their derivatives from the sequence that had them first; others add to those of
-// k and v.
+// Derivatives of a shared prefix were written by its first sequence; other sequences add those of k and v.
 inline void scatter(const Branch& s, const std::vector<int>& path, Gradients& grads) {
     for (int p = 0; p < s.shared; p++) add<2 * AP>(at(grads.wide, path[p], QS) + AP, at(grads.gathered, p, QS) + AP);
     for (int p = s.shared; p < s.length; p++)
@@ -181,8 +180,7 @@ inline void sum_by_token(const Branches& branches, Gradients& grads, int begin, 
     if ((by_token.n_few += n) >= kFewTokens) add_few(by_token);
 }
 
-// From the sums over the whole minibatch: q, k, v of the first layer, its norm, the embedding's
-// norm, the embedding.
+// From sums over the minibatch: backward of q, k, v of the first layer, its norm, the embedding's norm, the embedding.
 inline void tokens_backward(const Setup& setup, const Weights& weights, ByToken& by_token, float* gradient) {
     add_few(by_token);
     if (setup.placement.queries_keys)

@@ -18,19 +18,19 @@ struct Rotation {
 constexpr int kChunk = 128;     // rows at a time
 constexpr int kFewTokens = 256;  // rows in a partial sum by token
 
-// Sequences are put together up to so many rows; or to so many if they share a prefix, of one token in so many at
-// least: its rows are copied for the attention of every one of them.
+// Sequences are processed together up to kTogether rows, or kFamily if they share a prefix of at least 1 / kWorth of
+// their tokens (shared rows are copied for the attention of every sequence).
 constexpr int kTogether = 64, kFamily = 512, kWorth = 4;
 
 constexpr int DN = DP / kLanes;
-// Activations are a vector wider than they need be: rows whose distance is a power of two collide in the cache.
+// Activations are one vector wider than necessary, to avoid cache conflicts of rows a power of two apart.
 constexpr int QS = QP + kLanes, FS = FP + kLanes;
 
 using StreamNorm = RowNorm<DN, DP, D>;
 using HeadsNorm = RowNorm<AP / kLanes, HP, kHead>;  // of all heads side by side
 using HeadNorm = RowNorm<HP / kLanes, HP, kHead>;   // of q or k of one
 
-// A variant, and how many rows there is room for: those worked on together, and a block that is read behind them.
+// A variant, and the number of rows: those processed together, and a block that attention reads behind them.
 struct Setup {
     TransformerLayout layout;
     Placement placement;
@@ -99,9 +99,9 @@ struct Weights {
 // An attention or MLP block: x -> h = N_in(x) -> y = f(h) -> s = x + N_out(y) -> N_residual(s), the next block's x.
 struct Block {
     std::vector<f32x16> x, h, y, s, wide, slope, o;  // wide: q, k, v of attention, the hidden layer of an MLP
-    std::vector<f32x16> before_norm, normed;  // q and k before their norm, the heads' output after its own
+    std::vector<f32x16> before_norm, normed;  // q and k before the norm, the heads' output after it
     std::vector<float> r_in, r_out, r_residual, r_heads, r_head;
-    // Of attention, for training: not zeroed, few sequences are of the greatest length.
+    // Of attention, for training. Not zeroed, because few sequences have the maximum length.
     std::unique_ptr<f32x16[]> kept;
     TransformerLayout::Block at;  // its parameters
     double d_ssmax[HEADS];
@@ -126,7 +126,7 @@ struct Activations {
     std::vector<f32x16> last, final, logits;
     std::vector<float> r_final;
     Attention<HP, QS, AP> attention;
-    std::vector<f32x16> gathered;  // q, k, v of a sequence that has not all of its rows to itself
+    std::vector<f32x16> gathered;  // q, k, v of a sequence with a shared prefix
     std::size_t n_kept = 0;
 
     Activations(const Setup& setup, int longest, bool for_training)
@@ -138,7 +138,7 @@ struct Activations {
     }
 };
 
-// By all weights, and by activations on the way back; `wide` and `gathered` as there.
+// Gradients by all weights and by activations.
 struct Gradients {
     float* theta;
     std::vector<f32x16> x, y, h, o, wide, gathered;
@@ -150,16 +150,16 @@ struct Gradients {
     }
 };
 
-// By token, [V, ..]: the embedding after its norm, h and q, k, v of the first block; and their derivatives.
+// Per token, [V, ..]: the embedding after its norm, h and q, k, v of the first block; and their derivatives.
 struct ByToken {
     alignas(64) float x[V * DP], h[V * DP], qkv[V * QP], d_x[V * DP], d_h[V * DP], d_qkv[V * QP];
     alignas(64) float before_norm[V * 2 * AP], r_head[V * 2 * HEADS];  // of q and k
-    alignas(64) float few_x[V * DP], few_qkv[V * QP];  // sums over a few rows, still to be added to d_x and d_qkv
+    alignas(64) float few_x[V * DP], few_qkv[V * QP];  // partial sums, to be added to d_x and d_qkv
     float r_x[V], r_h[V];
     int n_few;
 };
 
-// All that the transformer computes with.
+// The working memory of the kernel.
 struct Transformer {
     const Setup setup;
     Weights weights;
@@ -177,7 +177,7 @@ inline float* at(std::vector<f32x16>& x, std::size_t row, int width) {
     return reinterpret_cast<float*>(x.data()) + row * width;
 }
 
-// What the attention of the branches keeps for the backward.
+// Allocates what attention keeps for the backward.
 inline void make_room(const Branches& branches, Activations& acts) {
     std::size_t n = 0;
     for (const Branch& s : branches.all) n += HEADS * acts.attention.kept(s.length, s.shared);

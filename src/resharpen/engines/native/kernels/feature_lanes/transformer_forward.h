@@ -5,7 +5,7 @@
 
 namespace {
 
-// Of every head of one row; what it was before is kept, and r of each.
+// Normalize q and k of every head of one row in place; keeps the inputs, and r of each.
 inline void norm_queries_keys(const Weights& weights, const TransformerLayout::Block& at, float* qkv, float* before,
                               float* r) {
     constexpr int N = HP / kLanes;
@@ -18,7 +18,7 @@ inline void norm_queries_keys(const Weights& weights, const TransformerLayout::B
     }
 }
 
-// What depends on a token alone.
+// Quantities that depend on the token alone.
 inline void tokens_forward(const Setup& setup, const Weights& weights, ByToken& by_token) {
     for (int t = 0; t < V; t++) {
         f32x16 row[DN];
@@ -54,16 +54,12 @@ inline void prepare(Transformer& m, const float* theta, float epsilon, bool for_
 
 // ---- a block, for a chunk of rows ----------------------------------------------------------------------------------
 
-// h of a chunk of rows: x, or its norm.
+// h of a chunk of rows: x or its norm.
 inline const float* block_input(const Setup& setup, const Weights& weights, Block& b, int begin, int n) {
     if (!setup.placement.block_in) return at(b.x, begin, DP);
-    for (int i = begin; i < begin + n; i++) {
-        f32x16 row[DN];
-        load_row(at(b.x, i, DP), row);
-        b.r_in[i] = weights.norm.forward(row, weights.theta + b.at.block_in);
-        store_row(at(b.h, i, DP), row);
-    }
-    return at(b.h, begin, DP);
+    float* h = at(b.h, begin, DP);
+    weights.norm.forward_rows(n, at(b.x, begin, DP), DP, weights.theta + b.at.block_in, h, &b.r_in[begin]);
+    return h;
 }
 
 inline void queries_keys_values(const Setup& setup, const Weights& weights, Block& b, int l, int begin, int n) {
@@ -74,17 +70,12 @@ inline void queries_keys_values(const Setup& setup, const Weights& weights, Bloc
             norm_queries_keys(weights, b.at, at(b.wide, i, QS), at(b.before_norm, i, 2 * AP), &b.r_head[i * 2 * HEADS]);
 }
 
-// What the heads gathered in a chunk of rows, or its norm.
+// Output of the heads of a chunk of rows, or its norm.
 inline const float* heads_output(const Setup& setup, const Weights& weights, Block& b, int begin, int n) {
-    constexpr int N = AP / kLanes;
     if (!setup.placement.heads_out) return at(b.o, begin, AP);
-    for (int i = begin; i < begin + n; i++) {
-        f32x16 row[N];
-        load_row<N>(at(b.o, i, AP), row);
-        b.r_heads[i] = weights.heads_norm.forward(row, weights.theta + b.at.heads_out);
-        store_row<N>(at(b.normed, i, AP), row);
-    }
-    return at(b.normed, begin, AP);
+    float* o = at(b.normed, begin, AP);
+    weights.heads_norm.forward_rows(n, at(b.o, begin, AP), AP, weights.theta + b.at.heads_out, o, &b.r_heads[begin]);
+    return o;
 }
 
 inline void block_output(const Setup& setup, const Weights& weights, Block& b, int begin, int n,
@@ -104,11 +95,11 @@ inline void block_output(const Setup& setup, const Weights& weights, Block& b, i
     }
 }
 
-// The pair (x_i, x_{i + half}) of every head of q and k turned by its position, forwards or (sign = -1) back.
+// Rotate the pairs (x_i, x_{i + half}) of every head of q and k by their position; backward with sign = -1.
 inline void rotate(const Setup& setup, const Branches& branches, std::vector<f32x16>& wide, int begin, int n,
                    float sign) {
     if (setup.position_kind != PositionKind::rope) return;
-    constexpr int kSome = std::max(1, std::min(kHalf & -kHalf, kLanes));  // half a head is some of these vectors
+    constexpr int kSome = std::max(1, std::min(kHalf & -kHalf, kLanes));  // a divisor of half a head
     typedef float Some __attribute__((vector_size(4 * kSome)));
     auto some = [](const float* x) {
         Some y;
@@ -131,7 +122,7 @@ inline void rotate(const Setup& setup, const Branches& branches, std::vector<f32
     }
 }
 
-// The gelu of an MLP, and its slope.
+// GELU of an MLP and its derivative.
 inline void hidden_layer(Block& b, int begin, int n) {
     for (int i = begin; i < begin + n; i++) {
         float *x = at(b.wide, i, FS), *slope = at(b.slope, i, FS);
@@ -153,7 +144,7 @@ inline HeadLogits logits_of(const Setup& setup, const Weights& weights, const Bl
     return found;
 }
 
-// q, k, v of a sequence, row after row: where they are, or copied together.
+// q, k, v of a sequence in consecutive rows: in place, or copied if it shares a prefix.
 inline const float* rows_of(std::vector<f32x16>& wide, const Branch& s, const std::vector<int>& path,
                             std::vector<f32x16>& gathered) {
     if (s.shared == 0) return at(wide, s.row, QS);
@@ -179,7 +170,7 @@ inline std::vector<f32x16>& unembedded(const Setup& setup, Activations& acts) {
     return setup.placement.unembedding_in ? acts.final : acts.last;
 }
 
-// Everything up to the logits of the rows from `from` on; only these pass through the last layer.
+// Logits of the rows from `from` on; only these pass through the last layer.
 inline void forward(Transformer& m, int from) {
     const Setup& setup = m.setup;
     const Weights& weights = m.weights;
@@ -210,19 +201,15 @@ inline void forward(Transformer& m, int from) {
         });
     }
     chunks(from, branches.rows(), [&](int i, int n) {
-        f32x16 row[DN];
         if (setup.placement.unembedding_in)
-            for (int j = i; j < i + n; j++) {
-                load_row(at(acts.last, j, DP), row);
-                acts.r_final[j] = weights.norm.forward(row, weights.theta + setup.layout.unembedding_in);
-                store_row(at(acts.final, j, DP), row);
-            }
+            weights.norm.forward_rows(n, at(acts.last, i, DP), DP, weights.theta + setup.layout.unembedding_in,
+                                      at(acts.final, i, DP), &acts.r_final[i]);
         gemm(n, DP, VP / kLanes, {at(unembedded(setup, acts), i, DP), DP, 1}, weights.u.weights(),
              at(acts.logits, i, VP), VP);
     });
 }
 
-// exp(z - max) of the row in VP / 16 vectors, 0 in the padding; returns the maximum and the sum.
+// exp(z - max) of a row, 0 in the padding; returns the maximum and the sum.
 RESHARPEN_INLINE Normalizer softmax(const float* z, f32x16* e) {
     constexpr int N = VP / kLanes, kRest = V - (N - 1) * kLanes;
     f32x16 highest = broadcast(-INFINITY), sum = broadcast(0);

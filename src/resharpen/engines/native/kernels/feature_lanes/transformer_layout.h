@@ -1,23 +1,23 @@
-// The transformer: its sizes, and where each parameter lies in memory.
+// The transformer: its sizes and the memory layout of its parameters.
 #pragma once
 
 #include "../contract.h"
 
 namespace {
 
-// The sizes that the kernel is compiled for: layers, width, heads, width of an MLP, tokens; and with padding to whole
-// vectors, of zeros that stay zero: the stream, a head, all heads, q and k and v of all heads, an MLP, tokens.
+// The sizes that the kernel is compiled for: layers, width, heads, width of an MLP, tokens; and padded to whole
+// vectors: the stream, a head, all heads, q, k and v of all heads, an MLP, tokens.
 constexpr int LAYERS = RESHARPEN_LAYERS, D = RESHARPEN_D, HEADS = RESHARPEN_HEADS, MLP = RESHARPEN_MLP, V = RESHARPEN_V;
 constexpr int padded(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
 constexpr int kHead = D / HEADS, kHalf = kHead / 2, BLOCKS = 2 * LAYERS;
 constexpr int DP = padded(D), HP = padded(kHead), AP = HEADS * HP, QP = 3 * AP, FP = padded(MLP), VP = padded(V);
 
-// Embedding; for each layer QKV [DP, 3 AP], W_O [AP, DP], W_1 [DP, FP], W_2 [FP, DP]; U [DP, VP]; then, without decay
-// like the embedding, norms: embedding, unembedding, those of each block; and what the attention of each layer learns.
+// Embedding; per layer QKV [DP, 3 AP], W_O [AP, DP], W_1 [DP, FP], W_2 [FP, DP]; U [DP, VP]; then, without weight decay
+// like the embedding, norms of embedding, unembedding and each block; and parameters of the attention of each layer.
 constexpr int kQKV = V * DP, kWO = kQKV + DP * QP, kW1 = kWO + AP * DP, kW2 = kW1 + DP * FP;
 constexpr int kLayer = kW2 + FP * DP - kQKV, kU = kQKV + LAYERS * kLayer, kGains = kU + DP * VP;
 
-// What variants differ in; -1 for what one lacks. A bias lies behind its gain.
+// Offsets that depend on the variant; -1 if it lacks the parameter. A bias follows its gain.
 struct TransformerLayout {
     static constexpr int kDecayBegin = kQKV, kDecayEnd = kGains;
 
@@ -26,7 +26,7 @@ struct TransformerLayout {
     };
     bool bias;  // LayerNorm has one
     int embedding_out, unembedding_in;
-    Block blocks[BLOCKS];  // attention and MLP of a layer after each other
+    Block blocks[BLOCKS];  // attention and MLP of each layer in turn
     int size;
 
     explicit TransformerLayout(Variant variant) : bias(variant.norm == NormFunction::layer) {

@@ -1,11 +1,11 @@
-// Products of small matrices whose elements are vectors of lanes: sixteen models multiply their own matrices at once.
+// Products of small matrices whose elements are vectors: sixteen models multiply their matrices at once.
 #pragma once
 
 #include "../vector.h"
 
 namespace {
 
-// A matrix in memory with free strides, so that a transpose is the same data with the strides exchanged.
+// A matrix with arbitrary strides, so that transposing exchanges the strides.
 template <class T>
 struct View {
     T* data;

@@ -1,8 +1,8 @@
 // The minimal transformer on Set Complement: a SIMD lane is a model.
 //
-// Layout. Every number of the model is a vector f32x16 of sixteen lanes, one model each; a weight matrix [I, O] of an
-// ensemble is I * O vectors, row after row. All lanes read the same minibatch, so tokens, sets and counts are plain
-// integers, the same for all lanes, and nothing is gathered, scattered or summed across lanes.
+// Layout. Every number of the model is a vector f32x16 with one model per lane; a weight matrix [I, O] is I * O vectors
+// in row-major order. All lanes read the same minibatch, so tokens, sets and counts are plain integers, and nothing is
+// gathered, scattered or summed across lanes.
 //
 // What is computed. With x the embedding after its norm, h = x after the block's norm, VO = h W_V W_O:
 //
@@ -11,60 +11,57 @@
 //     z = x_t + g_out o r_o                                            r_o = 1 / rms(o)
 //     logits = r_f (z g_f) U                                           r_f = 1 / rms(z)
 //
-// with a norm that the placement lacks left out (g = r = 1), r_f = r_1 r_2 and g_f = g_1 g_2 where both the residual
-// and the unembedding have one. Norms are a scalar times a fixed gain, and the rest is linear, so with
+// where g = r = 1 for a norm that the placement lacks; r_f = r_1 r_2 and g_f = g_1 g_2 if both the residual and the
+// unembedding have a norm. A norm is a scalar times a fixed gain, and the rest is linear, so with
 //
 //     B_t = x_t diag(g_f) U          D_j = VO_j diag(g_out) diag(g_f) U
 //
-// computed once per step, the logits are r_f (B_t + r_o / Z sum_{j in S} e_tj D_j): sums of table rows. A token's row
-// is
+// computed once per step, the logits are r_f (B_t + r_o / Z sum_{j in S} e_tj D_j): sums of table rows. The row of a
+// token is
 //
 //     value_j = [ D_j | 1 | VO_j ]                                     V + 1 + D columns
 //
-// and attention of a state is sum_{j in S} e_tj value_j: logits before the scale, Z, and (where a norm needs it) o.
+// and the attention of a state is sum_{j in S} e_tj value_j: unscaled logits, Z, and (if a norm needs it) o.
 //
-// Sum first, multiply once. All states of one last token t share the weights e_tj. So the gradient of a state need only
-// be added to the tokens that it holds: with R_j the sum over the states that hold j, d value_j is e_tj R_j and d e_tj
-// is R_j . value_j, once for a pair (t, j). What is left a state: the sums, the norms' scalars, a softmax over V.
+// Sum first, multiply once. All states with last token t share the weights e_tj. With R_j the sum of the gradients of
+// the states that contain j, d value_j = e_tj R_j and d e_tj = R_j . value_j, once per pair (t, j). Per state there
+// remain the sums, the scalars of the norms and a softmax over V.
 //
-// Subsets. Where there are many large sets, the tokens other than t are split in a low group, whose rows e_tj value_j
-// are summed beforehand for each of its 16 subsets, and the rest, which changes slowly over the sorted states and whose
-// sum is kept: then a state is two rows. All of it stays in the first-level cache. The gradient goes back the same way.
+// Subsets. With many large sets, the tokens other than t are split into a low group, whose rows e_tj value_j are summed
+// in advance for each of its 16 subsets, and the rest, which changes slowly over the sorted states and whose sum is
+// kept. A state then is the sum of two rows, and everything stays in the first-level cache. So does the backward.
 //
-// Forms. Norms need no vectors, only squares, and for larger V it is less work to add up those of the pairs in a set:
+// Forms. Norms need only squares, and for larger V it is less work to sum over pairs of tokens in the set:
 //
 //     |o|^2 = sum_{j, k in S} e_tj e_tk VO_j . VO_k / Z^2              |g_out o|^2 likewise
 //     |z|^2 = |x_t|^2 + 2 r_o x_t . g_out o + r_o^2 |g_out o|^2        x_t . g_out o = sum_{j in S} e_tj x_t . g_out
 //     VO_j / Z
 //
-// with the products of vectors computed once per step, those times e_tj e_tk once per token t, and so their gradients.
-// Where |o| is far below |VO_j| the sum over pairs is a difference of near equals. So small D keep the vectors, where
-// that is frequent, and so do scores, where it would show in large sets; and placements with two norms after the
-// residual.
+// Products of vectors are computed once per step, times e_tj e_tk once per token t; their gradients likewise. If |o| is
+// much smaller than |VO_j|, the sum over pairs cancels. So the vectors are used for small D, where this is frequent,
+// for scores, where it would matter in large sets, and for placements with two norms after the residual.
 //
-// Logits far apart. e_tj is relative to the largest over all j, not over S. Z is at least e_tt, so this is exact unless
-// that is too small; in lanes where it is below 2^-kFar the set's own maximum is taken. And where a row of attention
-// logits is wide, a weight can come close to one, and then the gradient of the logits is a difference of near equals,
-// which only d e_tj of each state apart can tell: there the sum first is for the values alone.
-// Lanes are blended, so a model never depends on its neighbors.
+// Logits far apart. e_tj is relative to the maximum over all j, not over S. This is exact unless e_tt is tiny; in lanes
+// where it is below 2^-kFar the maximum of the set is used. If a row of attention logits is wide, a weight can be close
+// to one, and the gradient of the logits is a difference of nearly equal numbers, which needs d e_tj of each state:
+// then only values are summed first. Lanes are blended, so a model does not depend on the others.
 //
-// Log n. With log-n or ssmax attention logits are multiplied by s log n, n the size of the set, so weights are those of
-// a token and a size: states come sorted by both. Few share a table of weights then, so subsets do not pay.
+// Log n. With log-n or ssmax attention logits are multiplied by s log n, n the size of the set. Weights then belong to
+// a token and a size, and states are sorted by both. Few states share weights, so subsets do not pay.
 //
-// Gradients are sums over the minibatch, scaled to its mean only when they are applied.
+// Gradients are sums over the minibatch and are scaled to its mean when they are applied.
 #pragma once
 
 #include "minimal_states.h"
 
 namespace {
 
-// Whether minibatches of this length hold enough large sets for `subsets` to pay, which they do only if all share one
-// table of weights; measured.
+// Whether `subsets` are faster for minibatches of this length (measured); they require shared weights.
 inline bool subsets_pay(int length, Variant variant) {
     return V <= 9 && length >= 5 && variant.attention == AttentionKind::softmax;
 }
 
-// f(Norms) of the placement
+// Calls f with the Norms of the placement.
 template <bool kByForms, class F>
 void with_norms(const Setup& setup, F f) {
     if (setup.placement.block_out)
@@ -79,8 +76,8 @@ void with_norms(const Setup& setup, F f) {
     with_norms<false>(setup, f);
 }
 
-// f(first, end) for the states of one last token: where weights depend on the size of a set, size by size, of which
-// `w` holds the factor. One token has all the weight whatever the factor, so the smallest sets go with those of two.
+// Calls f(first, end) for the states of one last token; if weights depend on the size of a set, once per size, with its
+// factor in `w`. Sets of one token, whose weight is one for any factor, are joined with those of two.
 template <class Set, class F>
 void each_size(const Setup& setup, f32x16 ssmax, int first, int end, Set set, Weights& w, F f) {
     auto size = [&](int i) { return std::max(2, __builtin_popcount(set(i))); };
@@ -112,7 +109,8 @@ void train_states(Minimal& m, int t, const Minibatch<V>& batch, int first, int e
 }
 
 template <class N>
-__attribute__((noinline)) void evaluate_states(Minimal& m, int t, int first, int end, const uint32_t* set, const int32_t* where, f32x16* tvd) {
+__attribute__((noinline)) void evaluate_states(Minimal& m, int t, int first, int end, const uint32_t* set,
+                                               const int32_t* where, f32x16* tvd) {
     last_token_forward<N>(m, t);
     for (int n; first < end; first += n) {
         n = end - first < m.at_once() ? end - first : m.at_once();
@@ -126,8 +124,7 @@ __attribute__((noinline)) void evaluate_states(Minimal& m, int t, int first, int
     }
 }
 
-// The gradient of the summed negative log likelihood of a minibatch, and that sum itself, over log 2; adds to nothing,
-// overwrites `gradient` and `loss`.
+// Writes the gradient of the summed negative log likelihood of a minibatch, and that sum, divided by log 2.
 inline void gradient_of(Minimal& m, const Minibatch<V>& batch, const f32x16* theta, f32x16* gradient,
                         double loss[kLanes]) {
     tokens_forward(m.setup, theta, m.at);
@@ -147,7 +144,7 @@ inline void gradient_of(Minimal& m, const Minibatch<V>& batch, const f32x16* the
     for (int lane = 0; lane < kLanes; lane++) loss[lane] = double(sum[lane]) - rest[lane];
 }
 
-// TVD of the states, [n, 16]; sorted by last token, each written to the place in `where`.
+// TVD of the states, [n, 16], which are sorted by last token; that of state i is written to tvd[where[i]].
 inline void total_variations(Minimal& m, const f32x16* theta, int n, const int32_t* last, const uint32_t* set,
                              const int32_t* where, f32x16* tvd) {
     tokens_forward(m.setup, theta, m.at);

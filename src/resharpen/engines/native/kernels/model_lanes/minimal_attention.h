@@ -6,10 +6,10 @@
 namespace {
 
 constexpr int kChunk = 10;   // columns of a sum in registers
-constexpr int kAtOnce = 64;  // states attended to together, one bit of a word each
+constexpr int kAtOnce = 64;  // states attended to together: one bit of a word each
 
-// All that the minimal transformer computes with: what it is, tokens, the weights of one last token, and some of its
-// states. `sums` are sums of rows, then their gradients.
+// The working memory of the kernel: tokens, the weights of one last token, and some of its states. `sums` are sums of
+// rows, then their gradients.
 struct Minimal {
     const Setup setup;
     Tokens at;
@@ -19,12 +19,12 @@ struct Minimal {
     Subsets subsets;
     Prefix prefix[kAtOnce];
     f32x16 sums[kAtOnce][kStride];
-    f32x16 bits, rounded_off;  // the loss: what is in the sum so far, and what it has too much
+    f32x16 bits, rounded_off;  // the loss, as a compensated sum
 
     Minimal(Variant variant, bool subsets, bool forms, const Hyperparameters<f32x16>& h)
         : setup(variant, h, subsets, forms) {}
 
-    // With subsets the sums of a few states stay in the first-level cache; without, the more states the fewer rows.
+    // With subsets few, to stay in the first-level cache; without, many, because rows are read once for all states.
     int at_once() const { return setup.subsets ? kBlock : kAtOnce; }
 };
 
@@ -45,7 +45,7 @@ void attend_in_far_lanes(int t, uint32_t set, const Weights& w, const Tokens& at
         sum[kForm + f] = select(w.far, form_of(forms.gram[f], set, e), sum[kForm + f]);
 }
 
-// In some lanes the gradient of a state's sum goes to its values here, and none of it to the rows.
+// In the given lanes, pass the gradient of a state's sum to its values directly and set it to zero.
 template <class N>
 void values_backward(uint32_t set, const f32x16* e, Mask lanes, f32x16* sum, Forms& forms, TokenGradients& d) {
     for (int c = 0; c < N::kColumns; c++) {
@@ -62,8 +62,7 @@ void values_backward(uint32_t set, const f32x16* e, Mask lanes, f32x16* sum, For
     }
 }
 
-// In wide lanes the gradient of the logits, state by state; in far lanes that of the values too, which leaves nothing
-// for the rows to carry.
+// In wide lanes the gradient of the logits is computed per state, in far lanes that of the values, too.
 template <class N>
 void attend_in_wide_lanes_backward(Minimal& m, int t, uint32_t set, f32x16* sum) {
     f32x16 local[V], d_e[V];
@@ -81,8 +80,8 @@ void attend_in_wide_lanes_backward(Minimal& m, int t, uint32_t set, f32x16* sum)
     if (m.w.any_far) values_backward<N>(set, e, m.w.far, sum, m.forms, m.d);
 }
 
-// The state of one token. Its weight is one whatever the logit is, so the gradient is that of its value alone, and
-// nothing is left for the rows to carry.
+// The state of one token. Its weight is one for any logit, so only its value has a gradient. Sets that of the sum to
+// zero.
 template <class N>
 void attend_to_one_backward(int t, const Weights& w, f32x16* sum, Forms& forms, TokenGradients& d) {
     f32x16 e[V];
@@ -95,8 +94,8 @@ void attend_to_one_backward(int t, const Weights& w, f32x16* sum, Forms& forms, 
 
 // ---- sums of rows --------------------------------------------------------------------------------------------------
 
-// A few columns at a time for all states: the sum is in registers, and these columns of the rows in the first-level
-// cache, where for large V all of them would not fit.
+// A few columns at a time for all states: sums stay in registers, and for large V only these columns of the rows fit
+// into the first-level cache.
 template <int FIRST, int COLUMNS>
 void sum_rows(int n, const Prefix* prefix, const Weights& w, const Tokens& at, f32x16 (*sums)[kStride]) {
     constexpr int N = COLUMNS - FIRST < kChunk ? COLUMNS - FIRST : kChunk;
@@ -115,7 +114,7 @@ void sum_rows(int n, const Prefix* prefix, const Weights& w, const Tokens& at, f
     if constexpr (FIRST + N < COLUMNS) sum_rows<FIRST + N, COLUMNS>(n, prefix, w, at, sums);
 }
 
-// R_j of a few columns, from the states that hold j.
+// R_j of a few columns, from the states that contain j.
 template <int FIRST, int COLUMNS>
 void sum_rows_backward(const uint64_t* holders, const f32x16 (*sums)[kStride], const Tokens& at, Weights& w,
                        TokenGradients& d) {
@@ -132,7 +131,7 @@ void sum_rows_backward(const uint64_t* holders, const f32x16 (*sums)[kStride], c
 
 // ---- all of it -----------------------------------------------------------------------------------------------------
 
-// The weights of one last token, and what is made of them for all of its states at once.
+// The weights of one last token, and the tables shared by all of its states.
 template <class N>
 void last_token_forward(Minimal& m, int t) {
     weigh_tokens(m.setup, t, m.at, m.w);
@@ -140,9 +139,9 @@ void last_token_forward(Minimal& m, int t) {
     weigh_pairs<N>(t, m.w, m.forms, m.at);
 }
 
-// From d e_tj to the attention logits. Scaling all e_tj changes nothing, so d e_t is orthogonal to e_t; what rounding
-// has left along it is taken out, lest it stand for the gradient of a token with all the attention. Tokens that no
-// state holds keep a gradient of exactly zero: AdamW would make whole steps of a rounding error.
+// From d e_tj to the attention logits. Scaling all e_tj changes nothing, so d e_t is orthogonal to e_t; the component
+// along e_t is a rounding error and is removed. Tokens that are in no state keep a gradient of exactly zero: AdamW
+// would turn a rounding error into a full step.
 template <class N>
 void last_token_backward(Minimal& m, int t) {
     if (m.setup.subsets) sum_subsets_backward<N::kColumns>(t, m.w, m.at, m.subsets, m.d);

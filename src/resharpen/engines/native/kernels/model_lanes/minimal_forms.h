@@ -1,12 +1,11 @@
-// The minimal transformer: squares of o without o, from products of its tokens' vectors; minimal.h has the formulas.
+// The minimal transformer: |o|^2 from products of the tokens' vectors, without o; minimal.h has the formulas.
 #pragma once
 
 #include "minimal_tokens.h"
 
 namespace {
 
-// The norms after attention that a placement has, and what of a state they are computed from: the vector o, or forms,
-// of which form 0 is |o|^2 and form 1 is |g o|^2.
+// The norms after attention of a placement, computed from the vector o or from forms: form 0 is |o|^2, form 1 |g o|^2.
 template <bool kOutNorm, bool kResidualNorm, bool kByForms>
 struct Norms {
     static constexpr bool kOut = kOutNorm, kNorm = kResidualNorm;
@@ -15,8 +14,8 @@ struct Norms {
     static constexpr int kColumns = V + 1 + (kVectors ? D : kForms && kNorm);             // of a row
 };
 
-// Whether forms pay, which they do only if there are states enough for the tables that are made once per step, and
-// squares are large beside what rounds off of their terms; measured.
+// Whether forms are faster (measured): with enough states for tables that are computed once per step, and where squares
+// are large compared to the rounding errors of their terms.
 constexpr bool kFormsPay = V >= 10 && D >= 8;
 inline bool forms_pay(int length, Placement placement) {
     return kFormsPay && length >= 3 && !(placement.residual && placement.unembedding_in);
@@ -24,19 +23,19 @@ inline bool forms_pay(int length, Placement placement) {
 
 constexpr int kC = V + 1, kForm = V + 2;  // columns of a sum, instead of o: x_t . g o, and the forms
 
-// The weights e_tj of one last token t, for states of one size where they depend on it, and their gradients.
+// The weights e_tj of one last token t and their gradients; for one set size, if they depend on it.
 struct Weights {
     float log_n;              // of that size
     f32x16 factor;            // s log n
     f32x16 logits[V];         // of the last token, times the factor
     f32x16 e[V], d_e[V];
-    Mask wide, far;           // lanes whose logits are so
+    Mask wide, far;           // see minimal.h
     bool any_wide, any_far;
-    uint32_t seen;  // tokens of those states that hold more than one: only their attention logits have a gradient
+    uint32_t seen;  // tokens of states with more than one token: only their attention logits have a gradient
 };
 
-// Once a step x_t . x_t, x_t . g VO_j; VO_j . VO_k, g VO_j . g VO_k, with their gradients. Once a last token: with
-// which others from itself on a token is in one set, and of these pairs e_tj e_tk VO_j . VO_k.
+// Per step: x_t . x_t, x_t . g VO_j, VO_j . VO_k and g VO_j . g VO_k, with their gradients. Per last token: the tokens
+// k >= j that are in a set together with j, and for these pairs e_tj e_tk VO_j . VO_k.
 struct Forms {
     f32x16 x_squared[V], cross[V][V], gram[2][V][V];
     f32x16 d_x_squared[V], d_cross[V][V], d_gram[2][V][V];
@@ -49,7 +48,7 @@ struct Forms {
 // ---- once per step
 // ---------------------------------------------------------------------------------------------------
 
-// row_j . row_k, as often as it is in a square: twice for two tokens, once for one.
+// row_j . row_k, times two for j != k, which a square contains twice.
 inline void gram_forward(ConstMatrix from, f32x16 (&gram)[V][V]) {
     multiply(V, D, V, from, from.transposed(), {gram[0], V, 1});
     for (int j = 0; j < V; j++)
@@ -83,7 +82,7 @@ inline void forms_backward(const Setup& setup, const Tokens& at, Forms& forms, T
         for (int i = 0; i < D; i++) d.x[t][i] += 2.0f * forms.d_x_squared[t] * at.x[t][i];
 }
 
-// ---- once a last token ---------------------------------------------------------------------------------------------
+// ---- once per last token -------------------------------------------------------------------------------------------
 
 template <class Set>
 void find_pairs(int first, int end, Set set, Forms& forms) {
@@ -92,7 +91,7 @@ void find_pairs(int first, int end, Set set, Forms& forms) {
         for (uint32_t left = set(i); left; left &= left - 1) forms.together[__builtin_ctz(left)] |= left;
 }
 
-// Writes x_t . g VO_j into the rows of the values.
+// Also writes x_t . g VO_j into the rows of the values.
 template <class N>
 void weigh_pairs(int t, const Weights& w, Forms& forms, Tokens& at) {
     if constexpr (N::kForms && N::kNorm)
@@ -105,7 +104,7 @@ void weigh_pairs(int t, const Weights& w, Forms& forms, Tokens& at) {
             }
 }
 
-// Of the pairs of token j with those in `together`. Leaves d_pair at zero for the next last token.
+// For pairs of token j with those in `together`. Resets d_pair to zero for the next last token.
 inline void pairs_backward(int j, uint32_t together, const f32x16* gram, f32x16* d_pair, f32x16* d_gram, Weights& w) {
     const f32x16 e_j = w.e[j];
     f32x16 d_e_j = broadcast(0);
@@ -129,7 +128,7 @@ void weigh_pairs_backward(int t, Weights& w, Forms& forms, TokenGradients& d) {
             pairs_backward(j, forms.together[j], forms.gram[f][j], forms.d_pair[f][j], forms.d_gram[f][j], w);
 }
 
-// ---- once a state --------------------------------------------------------------------------------------------------
+// ---- once per state ------------------------------------------------------------------------------------------------
 
 // The forms of a set: sums over its pairs.
 template <class N>
@@ -154,7 +153,7 @@ void sum_pairs_backward(uint32_t set, const f32x16* sum, Forms& forms) {
         }
 }
 
-// The same for weights of its own.
+// The same with the weights of one state.
 inline f32x16 form_of(const f32x16 (&gram)[V][V], uint32_t set, const f32x16* e) {
     f32x16 form = broadcast(0);
     for (uint32_t left = set; left; left &= left - 1)

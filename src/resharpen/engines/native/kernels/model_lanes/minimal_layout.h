@@ -1,4 +1,4 @@
-// The minimal transformer: its sizes, and where each parameter lies in memory.
+// The minimal transformer: its sizes and the memory layout of its parameters.
 #pragma once
 
 #include "../contract.h"
@@ -8,11 +8,11 @@ namespace {
 // The sizes that the kernel is compiled for: tokens, width, a key, a value.
 constexpr int V = RESHARPEN_V, D = RESHARPEN_D, K = RESHARPEN_K, DV = RESHARPEN_DV;
 
-// The matrices, E first; behind them the gains that the placement has and the s of ssmax. Decay is on W_Q .. U.
+// The matrices, E first, then the gains of the placement and the s of ssmax. Weight decay applies to W_Q .. U.
 constexpr int kWQ = V * D, kWK = kWQ + D * K, kWV = kWK + D * K, kWO = kWV + D * DV, kU = kWO + DV * D;
 constexpr int kGains = kU + D * V, kMostParameters = kGains + 5 * D + 1;
 
-// What variants differ in; -1 for what one lacks.
+// Offsets that depend on the variant; -1 if it lacks the parameter.
 struct MinimalLayout {
     int embedding_out, block_in, block_out, residual, unembedding_in, ssmax;
     int size;  // number of parameters

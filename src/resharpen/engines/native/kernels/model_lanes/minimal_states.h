@@ -1,23 +1,22 @@
-// The minimal transformer: a state on its way from its sum of rows to the loss, and back; minimal.h has the formulas.
+// The minimal transformer: a state from its sum of rows to the loss, and backward; minimal.h has the formulas.
 #pragma once
 
 #include "minimal_attention.h"
 
 namespace {
 
-// Where a vector is several registers a state is in memory anyway: one copy of its way forward serves training and
-// scores, and the compiler needs little more than half of the time.
+// With several registers per vector a state does not fit into registers, and one copy of `forward` for training and
+// scores halves the compile time.
 #if defined(__AVX512F__)
 #define RESHARPEN_IN_REGISTERS RESHARPEN_INLINE
 #else
 #define RESHARPEN_IN_REGISTERS __attribute__((noinline))
 #endif
 
-// One state on its way through the network, in registers as far as these go. `forward` reads its sum; the backward
-// turns that into its gradient.
+// Intermediate values of one state, as far as possible in registers. The backward replaces `sum` by its gradient.
 struct State {
     f32x16* sum;  // [ T | Z | o ], the sum of weighted rows, not yet divided by Z
-    f32x16 y[V];  // logits in powers of two, relative to the largest
+    f32x16 y[V];  // logits in base 2, relative to the largest
     f32x16 p[V];  // 2^y, then the gradient of the logits
     f32x16 z[D];  // the residual stream, x_t + o_scale g_out o
     f32x16 inverse_z, r_o, o_scale, r_1, r_2, mean_o, z_squared, z_along_o, gained_squared, gained_along_o;
@@ -26,14 +25,14 @@ struct State {
 
 // ---- forward -------------------------------------------------------------------------------------------------------
 
-// z^2 and z . g_out o, from the forms. A square below zero is rounding error.
+// z^2 and z . g_out o from the forms. A negative square is a rounding error.
 RESHARPEN_INLINE void squares_by_forms(f32x16 x_squared, State& s) {
     const f32x16 o_squared = max(broadcast(0), s.sum[kForm + 1]);
     s.z_along_o = s.sum[kC] + s.o_scale * o_squared;
     s.z_squared = max(broadcast(0), x_squared + s.o_scale * (s.sum[kC] + s.z_along_o));
 }
 
-// z = x_t + o_scale g_out o: its squares, and what they change by with o_scale.
+// z = x_t + o_scale g_out o, its square, and the derivative of that by o_scale.
 template <bool kOut>
 RESHARPEN_INLINE void squares_of_z(const Setup& setup, int t, const Tokens& at, State& s) {
     f32x16 squares[2] = {broadcast(0), broadcast(0)}, along_o[2] = {broadcast(0), broadcast(0)};
@@ -110,8 +109,8 @@ inline f32x16 total_variation(const State& s, uint32_t set) {
 
 // ---- backward ------------------------------------------------------------------------------------------------------
 
-// d logits = weight p - counts; these sum to zero, so that relative logits serve for the sum along them. The loss in
-// bits is sum_w counts_w (log2 sum p - y_w).
+// d logits = weight p - counts. These sum to zero, so their product with the logits can use relative logits. The loss
+// in bits is sum_w counts_w (log2 sum p - y_w).
 RESHARPEN_INLINE void logits_backward(State& s, const Minibatch<V>::State& counted) {
     const f32x16 weight = counted.weight * reciprocal(s.sum_p), d_T = s.r_1 * s.r_2 * s.o_scale;
     f32x16 chosen = broadcast(0);
@@ -141,8 +140,8 @@ RESHARPEN_INLINE void base_backward(const State* s, f32x16* d_base) {
     }
 }
 
-// Through the scalars: d z = (d_z_1 + d_z_2 g_1^2) z, d o = d_o o + .., and Z. The derivative of a scalar is needed
-// times the scalar, which is a sum along what it scales.
+// Backward of the scalars: d z = (d_z_1 + d_z_2 g_1^2) z, d o = d_o o + .., and Z. The derivative by a scalar times the
+// scalar is the product of what it scales with its gradient.
 template <class N>
 RESHARPEN_INLINE void scalars_backward(const Setup& setup, State& s) {
     f32x16 along_o = s.r_1 * s.r_2 * s.along_T;
@@ -174,7 +173,7 @@ RESHARPEN_INLINE void squares_by_forms_backward(State& s, f32x16& d_x_squared) {
     }
 }
 
-// From the scalars to o, x_t and the gains.
+// From the scalars to the gradients by o, x_t and the gains.
 template <bool kOut, int COUNT, bool kDouble>
 RESHARPEN_INLINE void norms_backward(int t, const Tokens& at, State* s, TokenGradients& d) {
     RESHARPEN_UNROLL
@@ -203,7 +202,7 @@ RESHARPEN_INLINE void norms_backward(int t, const Tokens& at, State* s, TokenGra
     }
 }
 
-// What an addition to the long sum rounds off goes into the next.
+// Compensated summation.
 template <int COUNT>
 RESHARPEN_INLINE void add_loss(const State* s, f32x16& bits, f32x16& rounded_off) {
     f32x16 sum = s[0].bits;
@@ -213,9 +212,11 @@ RESHARPEN_INLINE void add_loss(const State* s, f32x16& bits, f32x16& rounded_off
     bits = longer;
 }
 
-// Forward and backward of COUNT states, from their sums, of which `sums` is the first, to the gradients of these.
+// Forward and backward of COUNT states: replaces their sums by the gradients. Not inlined: contraction of products and
+// sums, and so the rounding, would depend on the caller.
 template <class N, int COUNT>
-__attribute__((noinline)) void train_block(Minimal& m, int t, f32x16 (*sums)[kStride], const Minibatch<V>::State* counted) {
+__attribute__((noinline)) void train_block(Minimal& m, int t, f32x16 (*sums)[kStride],
+                                           const Minibatch<V>::State* counted) {
     State s[COUNT];
     for (int b = 0; b < COUNT; b++) forward<N>(m.setup, t, m.at, m.forms, sums[b], s[b]);
     for (int b = 0; b < COUNT; b++) logits_backward(s[b], counted[b]);

@@ -1,4 +1,4 @@
-// The minimal transformer: what depends on one token alone, computed once per step; minimal.h has the formulas.
+// The minimal transformer: quantities per token and pair of tokens, computed once per step; minimal.h has the formulas.
 #pragma once
 
 #include "matrix.h"
@@ -14,7 +14,7 @@ RESHARPEN_INLINE f32x16 inverse_rms(f32x16 sum_of_squares, f32x16 epsilon) {
     return rsqrt((1.0f / D) * sum_of_squares + epsilon);
 }
 
-// From r dr, the derivative by each x_i is this times x_i: dr / dx_i = -r^3 x_i / D.
+// The derivative by x_i, divided by x_i, given r dr: dr / dx_i = -r^3 x_i / D.
 template <int D>
 RESHARPEN_INLINE f32x16 d_inverse_rms(f32x16 r, f32x16 r_dr) {
     return (-1.0f / D) * (r * r * r_dr);
@@ -28,7 +28,7 @@ inline f32x16 rms_norm(const f32x16* x, const f32x16* gain, f32x16 epsilon, f32x
     return r;
 }
 
-// Adds to dgain; dx may be dy, or is added to.
+// Adds to dgain; with kAdd also to dx, which may otherwise be dy.
 //     dgain_i += x_i r dy_i          dx_i (+)= r gain_i dy_i - r^3 x_i / D * sum_k x_k gain_k dy_k
 template <int D, bool kAdd>
 inline void rms_norm_backward(const f32x16* x, const f32x16* gain, f32x16 r, const f32x16* dy, f32x16* dx,
@@ -46,7 +46,7 @@ inline void rms_norm_backward(const f32x16* x, const f32x16* gain, f32x16 r, con
 
 // ---- tokens ---------------------------------------------------------------------------------------------------------
 
-// A variant, and how it is computed; minimal.h has what subsets and forms are.
+// A variant and its algorithm; minimal.h explains subsets and forms.
 struct Setup {
     MinimalLayout layout;
     Placement placement;
@@ -64,9 +64,9 @@ struct Setup {
 };
 
 constexpr int kZ = V, kO = V + 1, kColumns = V + 1 + D;
-constexpr int kStride = kColumns | 1;  // odd, so that rows do not compete for the same lines of the cache
+constexpr int kStride = kColumns | 1;  // odd, to avoid cache conflicts between rows
 
-// What is computed of tokens and pairs of tokens, once per step.
+// Quantities per token and pair of tokens.
 struct Tokens {
     f32x16 ones[D];
     f32x16 x[V][D], r_embedding[V], h[V][D], r_in[V], q[V][K], k[V][K], v[V][DV], vo[V][D], vo_gained[V][D];
@@ -79,7 +79,7 @@ struct Tokens {
     }
 };
 
-// The gradients by these; those of gains have a partial sum for each last token.
+// Their gradients; for gains with a partial sum per last token.
 struct TokenGradients {
     f32x16 x[V][D], h[V][D], q[V][K], k[V][K], v[V][DV], vo[V][D], vo_gained[V][D];
     f32x16 u_gained[D][V], base[V][V], attention[V][V], value[V][kStride];
@@ -123,14 +123,14 @@ inline void tokens_forward(const Setup& setup, const f32x16* theta, Tokens& at) 
     }
     multiply(V, D, V, rows<D>(at.x[0]), rows<V>(at.u_gained[0]), {at.base[0], V, 1});
     multiply(V, D, V, rows<D>(at.vo_gained[0]), rows<V>(at.u_gained[0]), {at.value[0], kStride, 1});
-    // In powers of two, so that the exponential is one of base two.
+    // In base 2, for exp2.
     multiply(V, K, V, rows<K>(at.q[0]), rows<K>(at.k[0]).transposed(), {at.attention[0], V, 1});
     const float scale = kLog2E / std::sqrt(float(K));
     for (int t = 0; t < V; t++)
         for (int j = 0; j < V; j++) at.attention[t][j] = scale * at.attention[t][j];
 }
 
-// What sums are added to.
+// Set to zero what gradients are added to.
 inline void clear_gradients(int size, TokenGradients& d, f32x16* gradient) {
     for (int i = 0; i < size; i++) gradient[i] = broadcast(0);
     d.ssmax = broadcast(0);
@@ -161,7 +161,7 @@ void linear_backward(const f32x16* theta, const f32x16* h, const f32x16* dy, int
     multiply(V, N, D, rows<N>(dy), rows<N>(theta + where).transposed(), {d_h, D, 1}, true);
 }
 
-// From the gradients by h and x of one token to its embedding.
+// From the gradients by h and x of one token to that of its embedding.
 inline void embedding_backward(const Setup& setup, int t, const f32x16* theta, const Tokens& at, TokenGradients& d,
                                f32x16* gradient) {
     const MinimalLayout& layout = setup.layout;

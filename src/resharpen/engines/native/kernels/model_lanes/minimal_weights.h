@@ -9,7 +9,7 @@ namespace {
 
 constexpr float kFar = 40;
 
-// Among large sets there are always some of even attention, whose gradient is not small beside what others round off.
+// With large sets some states have even attention, whose gradient dominates the rounding errors of others.
 inline float wide_span(const Setup& setup) { return setup.subsets ? 24 : 8; }
 
 // e_tj = 2^(attention - max)
@@ -28,9 +28,9 @@ inline void weigh_tokens(const Setup& setup, int t, const Tokens& at, Weights& w
     w.seen = 0;
 }
 
-// From d e_j to the logits of some lanes: e_j (d e_j - mean of d e by e), and from powers of two and after the
-// division by sqrt(d_k) to q . k. First that of the token with the largest weight is subtracted from all: where it
-// has nearly all the attention its d e is nearly the mean, and the mean of what is left is small and exact.
+// From d e_j to d (q . k) in the given lanes: e_j (d e_j - mean of d e weighted by e) / sqrt(d_k). First d e of the
+// token with the largest weight is subtracted from all: if it has nearly all the attention, its d e is nearly the mean,
+// and the mean of the differences is small and exact.
 inline void add_attention_gradient(const Setup& setup, int t, const Tokens& at, const Weights& w, uint32_t set,
                                    const f32x16* e, f32x16* d_e, Mask lanes, TokenGradients& d) {
     f32x16 largest = broadcast(-1), its_d_e = broadcast(0), its_logit = broadcast(0);
@@ -55,13 +55,13 @@ inline void add_attention_gradient(const Setup& setup, int t, const Tokens& at, 
         const int j = __builtin_ctz(left);
         const f32x16 by_logit = select(lanes, scale * e[j] * d_e[j], broadcast(0));
         d.attention[t][j] += setup.by_size() ? w.factor * by_logit : by_logit;
-        // these sum to zero: without the largest, least is rounded off
+        // by_logit sums to zero, so its_logit changes nothing but the rounding error
         along += by_logit * (at.attention[t][j] - its_logit);
     }
     if (setup.attention == AttentionKind::ssmax) d.ssmax += w.log_n * (kLn2 / scale) * along;
 }
 
-// With d = R_j, of columns FIRST .. : d value_j += e_tj R_j; returns d e_tj = R_j . value_j.
+// With d = R_j, from column FIRST on: d value_j += e_tj R_j; returns d e_tj = R_j . value_j.
 template <int FIRST, int COLUMNS>
 RESHARPEN_INLINE f32x16 row_backward(f32x16 e_j, const f32x16* value_j, const f32x16* d, f32x16* d_value_j) {
     f32x16 sum[2] = {broadcast(0), broadcast(0)};
@@ -73,7 +73,7 @@ RESHARPEN_INLINE f32x16 row_backward(f32x16 e_j, const f32x16* value_j, const f3
     return sum[0] + sum[1];
 }
 
-// e_j of a set, in far lanes relative to its own maximum.
+// e_j of a set, in far lanes relative to the maximum of the set.
 inline void weights_in(const Weights& w, int t, uint32_t set, f32x16* e) {
     f32x16 highest = w.logits[t];
     for (uint32_t left = set; left; left &= left - 1) highest = max(highest, w.logits[__builtin_ctz(left)]);
@@ -88,13 +88,13 @@ inline void weights_in(const Weights& w, int t, uint32_t set, f32x16* e) {
 constexpr int kLow = V - 1 < 4 ? V - 1 : 4, kSubsets = 1 << kLow;  // the low group of tokens
 
 struct Prefix {
-    uint32_t set, others;  // all tokens, and those other than the last, closed up
+    uint32_t set, others;  // all tokens; those other than the last, in V - 1 bits
     uint32_t low() const { return others & (kSubsets - 1); }
     uint32_t rest() const { return others >> kLow; }
 };
 
-// Of one last token e_tj value_j, its sums over subsets of the low group and over the rest that was last asked for, and
-// their gradients, which are zero but while its states are worked on.
+// Of one last token: e_tj value_j, their sums over subsets of the low group and over the current rest, and the
+// gradients by these, which are zero between last tokens.
 struct Subsets {
     f32x16 row[V][kStride], low_row[kSubsets][kStride], rest_row[kStride];
     f32x16 d_row[V][kStride], d_low_row[kSubsets][kStride], d_rest_row[kStride];
@@ -118,7 +118,7 @@ RESHARPEN_INLINE void clear_row(f32x16* row) {
 // The token at a position among those other than t.
 inline int other(int t, int position) { return position + (position >= t); }
 
-// The rows of every subset of the low group; the token itself, which every state has, is in all of them.
+// Sums over every subset of the low group, including the row of the last token, which is in every state.
 template <int COLUMNS>
 void sum_subsets(int t, const Weights& w, const Tokens& at, Subsets& s) {
     s.rest = s.d_rest = 0;
@@ -150,7 +150,7 @@ void sum_rest_backward(int t, Subsets& s) {
     clear_row<COLUMNS>(s.d_rest_row);
 }
 
-// To d e_tj and d value_j. Leaves all gradients at zero for the next token.
+// To d e_tj and d value_j. Resets all gradients to zero for the next token.
 template <int COLUMNS>
 void sum_subsets_backward(int t, Weights& w, const Tokens& at, Subsets& s, TokenGradients& d) {
     sum_rest_backward<COLUMNS>(t, s);
@@ -178,7 +178,7 @@ void attend_by_subsets(int t, int n, const Prefix* prefix, Subsets& s, f32x16 (*
     }
 }
 
-// States worked on together, so that their dependency chains overlap. With several registers per vector these overlap.
+// States processed together, so that their dependency chains overlap; those of several registers per vector do anyway.
 constexpr int kBlock = kPerVector == 1 ? 4 : 1;
 
 // A block of states with the same rest is summed in registers first.

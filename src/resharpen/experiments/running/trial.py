@@ -1,0 +1,321 @@
+"""User code is tried before it is believed: a few sequences and one step, before anything is written.
+
+A model has to answer for a sequence from its tokens so far and from nothing else: not from later tokens, padding, other
+sequences of the minibatch or other models; and it has to answer the same twice. A task has to sample what its p* says.
+What fails is refused, in a line that says what moved first.
+
+Shapes: M models, N sequences, L positions, V tokens, P places.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from resharpen import guard, own, streams
+from resharpen.engines.base import Ensemble, Problem, weights_of
+from resharpen.errors import UserError
+from resharpen.experiments.specs.spec import Experiment, Shard
+from resharpen.experiments.specs.variant import DEFAULTS, Variant
+from resharpen.tasks import Examples, Items, TokenTask, ValidationSet
+from resharpen.tasks.task import ROUNDING
+
+MODELS, SEQUENCES, LENGTH = 3, 4, 24
+"""In a trial; shorter where the sequences of the task are."""
+TOLERANCE = 1e-4
+"""How far logits may move, relative to the largest of their model: far above the rounding of float32, and far below
+what a token makes of them with the weights of a trial."""
+SAMPLED = 4096
+"""Sequences that are compared with p*."""
+FALSE_ALARMS = 1e-6
+"""How often a right task would be refused, over all seeds: the level of the chi-square tests together."""
+EXPECTED = 5.0
+"""The least expected count of a cell of a chi-square test; rarer tokens are counted together."""
+
+VALUES = 2**21
+"""Bound on the values of p* that are looked at."""
+KINDS = 61
+"""Kinds of pairs of tokens, where there are more pairs."""
+
+Floats = NDArray[np.floating]
+Logits = Callable[..., Floats]
+"""Inputs, and which models -> logits: [M, N, L, V] of tokens, [M, N, C] of items."""
+
+
+def try_own_code(experiment: Experiment) -> None:
+    """UserError for user code that breaks a rule, from one trial per task, model and variant that contains some."""
+    tried: set[tuple[Any, ...]] = set()
+    for shard in experiment.cells():
+        task, variant = shard.setting.task, experiment.variants[shard.variant]
+        if own.is_own(task.kind) and isinstance(task, TokenTask) and task not in tried:
+            tried.add(task)  # pyright: ignore[reportArgumentType]
+            with own.blamed(f"task '{task.name}' failed in your own code"):
+                check_samples(task, experiment.seed)
+        kinds = (task.kind, shard.setting.model_of(variant).kind, *variant.references())
+        what = task, shard.setting.model, shard.variant
+        if any(map(own.is_own, kinds)) and what not in tried:
+            tried.add(what)
+            with own.blamed(f"variant '{shard.variant}' failed in your own code"):
+                try_variant(experiment, shard, variant)
+
+
+# ---- models and parts ------------------------------------------------------------------------------------------------
+
+
+def try_variant(experiment: Experiment, shard: Shard, variant: Variant) -> None:
+    """UserError if the models of a variant read what they must not, or leave a part of theirs unused."""
+    first = replace(shard, count=min(MODELS, experiment.models))
+    problem = replace(experiment.problem(first), batch=SEQUENCES, device="cpu", steps=max(2, experiment.steps))
+    before = guard.arithmetic()
+    try:
+        trial = _Trial(problem, experiment.ensemble(first))
+        with contextlib.ExitStack() as calls:
+            called = [(name, calls.enter_context(_counted(*where))) for name, where in _declared(problem, variant)]
+            trial.step()
+            check_model(trial.logits, trial.inputs, problem.task.vocabulary)
+        if never := [name for name, times in called if not times]:
+            raise UserError(f"{never[0]} is never called: this variant would train the same without it")
+        check_softmax(problem, trial)
+    except Exception as error:
+        if not (name := guard.changed(before)):
+            if isinstance(error, UserError) and not isinstance(error, own.OwnCodeError):
+                raise UserError(f"variant '{shard.variant}': {error}") from error
+            raise
+        raise _changes(shard.variant, name) from error
+    if name := guard.changed(before):
+        raise _changes(shard.variant, name)
+
+
+def _changes(variant: str, name: str) -> UserError:
+    return UserError(f"variant '{variant}': your code calls {name} and leaves it so, which changes other code: undo it")
+
+
+class _Trial:
+    """A few models of a problem with weights at which every parameter matters, and the sequences they read."""
+
+    def __init__(self, problem: Problem, ensemble: Ensemble):
+        from resharpen.engines.torch.definition import Definition
+
+        self._ensemble = ensemble
+        self._engine = Definition(replace(problem, task=_Probe(problem.task)), ensemble)
+        self.weights = self._engine.dump()
+        self.inputs = _inputs(problem)
+
+    def step(self) -> None:
+        """One training step, and then weights away from where they start: what starts at zero hides what it reads."""
+        self._engine.advance(1)
+        random = np.random.default_rng(0)
+        theta = weights_of(self._engine.dump(), self._ensemble, "train")
+        moved = {
+            name: (x + random.normal(0, 1 / np.sqrt(x.shape[-2]) if x.ndim > 2 else 0.2, x.shape)).astype(x.dtype)
+            for name, x in theta.items()
+        }
+        initial = {name.removeprefix("theta_0."): x for name, x in self.weights.items() if name.startswith("theta_0.")}
+        for weights in (moved, initial):
+            self.weights = weights
+            if np.isfinite(self.logits(self.inputs)).all():
+                return
+        if not any(np.isfinite(x).all() for x in self.logits(self.inputs)):
+            raise UserError("the logits are not finite at the initial weights, in no model")
+
+    def logits(self, inputs: Any, models: slice = slice(None), **parts: Any) -> NDArray[np.float32]:
+        """Of some of the models, in scoring mode."""
+        from resharpen.engines.torch.definition import Definition
+
+        engine = self._engine
+        if parts or models != slice(None):
+            of_these = {name: x[models] for name, x in self._ensemble.hyperparameters.items()}
+            problem = replace(engine.problem, parts=replace(engine.problem.parts, **parts))
+            engine = Definition(problem, Ensemble(self._ensemble.draw_M[models], of_these))
+        weights = {name: x[models] for name, x in self.weights.items()}
+        found = engine.measure(weights, inputs)["logits"]
+        return found if isinstance(inputs, Items) else found.reshape(len(found), *inputs.shape, -1)
+
+
+class _Probe:
+    """A task whose examples are the given inputs, all of them scored, and whose score is the logits."""
+
+    metric, measures = "logits", ("logits",)
+
+    def __init__(self, task: Any):
+        self._task = task
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def examples(self, inputs: Any) -> Examples:
+        shape = inputs.length.shape if isinstance(inputs, Items) else inputs.shape
+        return Examples(inputs, np.ones(shape, bool), {})
+
+    def score(self, logits_MxPxV: Any, truth: Any) -> dict[str, Any]:
+        return {"logits": logits_MxPxV}
+
+
+def _inputs(problem: Problem) -> Any:
+    """The first sequences of the selection set, which every model has to read."""
+    pieces = problem.task.validation(problem.seed, "selection").pieces(1)
+    read = [problem.task.examples(piece).inputs for piece in islice(pieces, SEQUENCES)]
+    if isinstance(read[0], Items):
+        return Items(*(np.concatenate(arrays) for arrays in zip(*read, strict=True)))
+    return np.concatenate(read)[:SEQUENCES, :LENGTH]
+
+
+def check_model(logits: Logits, inputs: Any, vocabulary: int) -> None:
+    """UserError for logits that depend on anything but their model and the tokens so far."""
+    base, again = logits(inputs), logits(inputs)
+    if not np.array_equal(base, again, equal_nan=True):
+        raise UserError(
+            "the logits differ when the same sequences are read twice: nothing may be random, or kept, while scoring"
+        )
+    if isinstance(inputs, Items):
+        pad = [(0, 0), (0, 3)]
+        longer = Items(np.pad(inputs.priority, pad, constant_values=0.99), np.pad(inputs.kind, pad), inputs.length)
+        _refuse_moved(base, logits(longer), "the padding behind its items")
+    else:
+        for cut in sorted({1, inputs.shape[1] // 2, inputs.shape[1] - 1} - {0}):
+            later = inputs.copy()
+            later[:, cut:] = (later[:, cut:] + 1) % vocabulary
+            _refuse_moved(base[:, :, :cut], logits(later)[:, :, :cut], "the tokens that come later")
+            shorter = logits(inputs[:, :cut])
+            _refuse_moved(base[:, :, :cut], shorter, "how much padding follows")
+    some = inputs._make(x[:1] for x in inputs) if isinstance(inputs, Items) else inputs[:1]
+    _refuse_moved(base[:, :1], logits(some), "the other sequences of a minibatch")
+    _refuse_moved(base[:1], logits(inputs, slice(1)), "the other models of an ensemble")
+
+
+def _refuse_moved(before: Floats, after: Floats, what: str) -> None:
+    """UserError if logits moved by more than TOLERANCE: after how many tokens they did first."""
+    if before.shape != after.shape:
+        raise UserError(f"the logits have the shape {list(after.shape)}, not {list(before.shape)}")
+    moved = _moved(before, after)
+    if (far := moved > TOLERANCE).any():
+        place = f" after {np.nonzero(far)[2].min() + 1} tokens" if far.ndim == 4 else ""
+        raise UserError(f"the logits{place} depend on {what}: they move by {moved.max():.1g} of the largest logit")
+
+
+def _moved(before: Floats, after: Floats) -> Floats:
+    """By how much logits differ, relative to the largest of their model; 1 where only one of the two is finite."""
+    known, still = np.isfinite(before), np.isfinite(after)
+    scale = np.where(known, np.abs(before), 0).max(axis=tuple(range(1, before.ndim)), keepdims=True)
+    distance = np.abs(np.where(known, before, 0) - np.where(still, after, 0))
+    return np.where(known == still, distance / np.maximum(scale, np.finfo(np.float32).tiny), 1.0)
+
+
+def _declared(problem: Problem, variant: Variant) -> Iterator[tuple[str, tuple[Any, str]]]:
+    """Functions that a variant names for a model to call: the user's, and what a model of the user's says it takes."""
+    usual = {**DEFAULTS, "positions": type(problem.model).positions}
+    for kind in ("norm", "attention", "positions"):
+        name, part = str(getattr(variant, kind)), getattr(problem.parts, kind)
+        if not own.is_own(name) and (not own.is_own(problem.model.kind) or name in ("nope", usual[kind])):
+            continue
+        functions = ("function", "scale", "output") if kind == "attention" else ("function",)
+        for function in functions:
+            if getattr(part, function) is not None and not (function == "function" and getattr(part, "softmax", False)):
+                yield f"{function if function != 'function' else 'the function'} of '{part.name}'", (part, function)
+
+
+@contextlib.contextmanager
+def _counted(part: Any, name: str) -> Iterator[list[bool]]:
+    """A list with an entry for every call of a function of a part."""
+    times, function = list[bool](), getattr(part, name)
+
+    def counted(*arguments: Any) -> Any:
+        times.append(True)
+        return function(*arguments)
+
+    object.__setattr__(part, name, counted)  # in place: some parts are known by what they are
+    try:
+        yield times
+    finally:
+        object.__setattr__(part, name, function)
+
+
+def check_softmax(problem: Problem, trial: _Trial) -> None:
+    """UserError for an attention of another result than torch's own, which `softmax=True` has computed instead."""
+    part = problem.parts.attention
+    if part.softmax:
+        apart = trial.logits(trial.inputs, attention=replace(part, softmax=False))
+        if (_moved(trial.logits(trial.inputs), apart) > TOLERANCE).any():
+            raise UserError(f"'{part.name}' is declared with softmax=True and is not rs.masked_softmax(e, mask)")
+
+
+# ---- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def check_samples(task: TokenTask, seed: int) -> None:
+    """UserError for a task whose p* is not what it samples from."""
+    length = min(task.longest, LENGTH)
+    count = min(SAMPLED, max(64, VALUES // (length * task.vocabulary)))
+    key = streams.key(seed, task.name, "trial")
+    tokens_NxL = task._drawn(key, count, length)
+
+    def wrong(what: str) -> UserError:
+        return UserError(f"task '{task.name}': {what}")
+
+    if not np.array_equal(tokens_NxL, task._drawn(key, count, length)):
+        raise wrong("sample gives other tokens when it gets the same words again: nothing else may decide")
+    if task.sets and any(len(set(row)) < length for row in tokens_NxL.tolist()):
+        raise wrong("it says sets = True, but sample gives a token twice in one sequence")
+    inputs_NxL, next_NxL = tokens_NxL[:, :-1], tokens_NxL[:, 1:]
+    if not inputs_NxL.size:
+        return
+    p_NxLxV = _p_star(task, inputs_NxL)
+    for cut in sorted({1, length // 2} - {0}):
+        short = _p_star(task, inputs_NxL[:, :cut])
+        if (np.abs(short - p_NxLxV[:, : short.shape[1]]) > ROUNDING).any():
+            raise wrong("p_star depends on tokens that come later: it is the distribution after a prefix")
+    p_NxL = np.take_along_axis(p_NxLxV, next_NxL[:, :, None], axis=2)[:, :, 0]
+    if (p_NxL <= 0).any():
+        n, i = np.argwhere(p_NxL <= 0)[0]
+        prefix = ", ".join(map(str, inputs_NxL[n, : i + 1]))
+        raise wrong(f"sample gives token {next_NxL[n, i]} after [{prefix}], which p_star says never comes")
+    if said := _unlike(p_NxLxV, inputs_NxL, next_NxL):
+        raise wrong(f"sample does not follow p_star: {said}")
+
+
+def _p_star(task: TokenTask, inputs_NxL: NDArray[np.int64]) -> Floats:
+    """p* of every prefix, [N, L, V], checked to be probabilities."""
+    read = task.examples(ValidationSet(inputs_NxL, np.ones(inputs_NxL.shape, bool)))
+    return read.truth["p_star"].reshape(*inputs_NxL.shape, -1)
+
+
+def _unlike(p_NxLxV: Floats, inputs_NxL: NDArray[np.int64], next_NxL: NDArray[np.int64]) -> str:
+    """Where tokens come more or less often than p* says, in prefixes of one kind; empty if nowhere.
+
+    Pearson's chi-square over kinds of prefix and tokens. Counts of prefixes that differ vary less than those of one
+    multinomial, so the test is conservative.
+    """
+    from scipy.special import gammaincc
+
+    V, place_NxL = p_NxLxV.shape[-1], np.broadcast_to(np.arange(inputs_NxL.shape[1]), inputs_NxL.shape)
+    before_NxL = np.roll(inputs_NxL, 1, axis=1) * (place_NxL > 0)
+    first_NxL = np.broadcast_to(inputs_NxL[:, :1], inputs_NxL.shape)
+    kinds = {
+        "after {} tokens": place_NxL + 1,
+        "where the last token is {}": inputs_NxL,
+        "where the last token but one is {}": before_NxL,
+        "where the first token is {}": first_NxL,
+        "where the last two tokens are of kind {}": (inputs_NxL * 7 + before_NxL) % KINDS,
+    }
+    for name, kind_NxL in kinds.items():
+        groups = int(kind_NxL.max()) + 1
+        expected, found = np.zeros((groups, V)), np.zeros((groups, V))
+        np.add.at(expected, kind_NxL.ravel(), p_NxLxV.reshape(-1, V))
+        np.add.at(found, (kind_NxL.ravel(), next_NxL.ravel()), 1)
+        rare = expected < EXPECTED
+        cells_E = np.append(expected[~rare], expected[rare].sum())
+        cells_O = np.append(found[~rare], found[rare].sum())
+        enough = cells_E >= EXPECTED
+        square = ((cells_O - cells_E) ** 2 / np.maximum(cells_E, EXPECTED))[enough].sum()
+        if gammaincc(enough.sum() / 2, square / 2) < FALSE_ALARMS / len(kinds):
+            distance = np.where(rare, 0, (found - expected) ** 2 / np.maximum(expected, EXPECTED))
+            group, token = np.unravel_index(distance.argmax(), distance.shape)
+            often = f"{found[group, token]:.0f} times, p_star says {expected[group, token]:.1f}"
+            return f"{name.format(group)} token {token} came {often}"
+    return ""

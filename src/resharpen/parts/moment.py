@@ -1,0 +1,58 @@
+"""A step of training as parts see it: its number, and random numbers that depend on what they are for and nothing else.
+
+A random number is a pure function of (seed, setting, draw, step), of the part and where it stands in the network, and
+of its place in a tensor: the sequence's number in the minibatch and the indices of the other axes. So it does not
+depend on other models, on padding, on the pieces that a minibatch is computed in, or on whether a run was resumed.
+
+    key of a model and step    Philox of key(seed, setting, "parts"), draw and step
+    one number                 Philox of that key xor hash(name), counter (index of the last axis // 4, row, i, j)
+
+Shapes: M models, N sequences.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from resharpen import streams
+from resharpen.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MOST_AXES = 3
+"""Of what is drawn per sequence: they and the row are the counter."""
+
+
+class Moment(NamedTuple):
+    t: Tensor
+    """The number of the step, 1, 2, ..., as a tensor without axes: what is compiled serves every step."""
+    steps: int
+    key_Mx2: Tensor
+    """Two 32-bit words per model, as int64."""
+    row_N: Tensor | None = None
+    """Where the sequences stand in the minibatch; None for all of them in order."""
+
+
+def uniforms(moment: Moment, name: str, n: int | None, shape: tuple[int, ...]) -> Tensor:
+    """Numbers in [0, 1) with 24 random bits, [M, n, *shape]; for n = None those of all sequences, [M, 1, *shape]."""
+    import torch
+
+    if len(shape) > MOST_AXES:
+        raise UserError(f"p.uniform{shape}: at most {MOST_AXES} axes, besides those of models and sequences")
+    from resharpen.parts.philox import uniform_words
+
+    if n is None:
+        row, name = torch.zeros(1, dtype=torch.int64, device=moment.t.device), f"{name} of all sequences"
+    else:
+        row = torch.arange(n, device=moment.t.device) if moment.row_N is None else moment.row_N
+    axes = (*(1,) * (MOST_AXES - len(shape)), *shape)
+    found = uniform_words(moment.key_Mx2, row, *_key(name), *axes)
+    return found.to(moment.t.dtype).view(*found.shape[:2], *shape)
+
+
+def _key(name: str) -> streams.Key:
+    return streams.key(0, name)
+
+
+_key._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]  # torch.compile cannot follow a hash

@@ -1,0 +1,16 @@
+"""At block_out: a y, one learned number a, from 0 (Bachlechner et al., 2020)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resharpen.parts.parameter import learned
+from resharpen.parts.part import norm
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@norm(sites=("block_out",), a=learned(start=0.0))
+def rezero(y: Tensor, p: Any) -> Tensor:
+    return p.a * y
