@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from resharpen.analysis.inspection import Inspection
     from resharpen.analysis.verdict import Gain
     from resharpen.analysis.verify import Check
-    from resharpen.experiments.running.quick import Quick
     from resharpen.experiments.keeping.reference import Reference
+    from resharpen.experiments.running.quick import Quick
 
 _STYLE = {
     "holds": "green",
