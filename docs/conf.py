@@ -7,7 +7,7 @@ from pathlib import Path
 project = "resharpen"
 author = "The resharpen contributors"
 copyright = "The resharpen contributors, Apache-2.0"
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 exclude_patterns = ["_build", "_extra"]
 html_theme = "furo"
 html_title = "resharpen"

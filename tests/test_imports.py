@@ -159,7 +159,7 @@ def test_a_run_keeps_its_helpers_and_says_so(tiny, tmp_path, file, capsys, worke
     assert len(grown.done()) == 4
     (kept / "other.py").write_text("FACTOR = 9.0\n")
     own._admitted.clear()
-    with pytest.raises(UserError, match="is not there any more"):
+    with pytest.raises(UserError, match="no longer exists"):
         load(out, trust_code=True)
     assert before.height
 

@@ -62,7 +62,7 @@ if __name__ == "__main__":
         "wide": rs.Variant(model=Bag(4, d=6)),
     }
     model = rs.Transformer(4, layers=1, d=4, heads=2, d_mlp=4)
-    spec = rs.Experiment("script", (rs.Setting(Urn(4), 3, model),), variants, 2, 3, engine="torch")
+    spec = rs.Experiment("script", (rs.Setting(Urn(4), 3, model, sizes=()),), variants, 2, 3, engine="torch")
     run = rs.run(spec, "r", workers=2)
     print(len(run.done()), run.experiment.variants["mine"].norm, run.experiment.variants["wide"].model.sizes)
 """
@@ -158,7 +158,7 @@ def test_objects_of_cells(notebook, tmp_path, workers):
     own._admitted.clear()
     for path in objects._directory().iterdir():
         shutil.rmtree(path)
-    with pytest.raises(UserError, match=r"is not there any more.*--trust-code"):
+    with pytest.raises(UserError, match=r"no longer exists.*--trust-code"):
         load(tmp_path / "r")
     assert len(load(tmp_path / "r", trust_code=True).done()) == 4
 

@@ -222,9 +222,9 @@ def test_either_engine_opens_the_state_of_the_other(case):
     for which in ("train", "bema"):
         weights = weights_of(native.dump(), ensemble, which)
         a, b = (engine.measure(weights, case.validation(), report=True) for engine in (torch, native))
-        assert list(a) == list(b)
-        for name in a:  # of answers, right or wrong, one may be close
-            assert np.isclose(a[name], b[name], rtol=1e-3, atol=1e-5).mean() > 0.97, name
+        assert set(a) >= set(b)  # torch also measures what kernels do not
+        for name in b:  # of answers, right or wrong, one may be close
+            assert np.isclose(a[name], b[name], rtol=1e-3, atol=1e-5, equal_nan=True).mean() > 0.97, name
 
 
 @pytest.mark.parametrize(("v", "s"), [(4, 3), (9, 8), (9, 2)])

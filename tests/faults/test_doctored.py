@@ -23,6 +23,7 @@ QUICK = 40
 """Trials of each kind in every run of the tests; the slow ones try everything."""
 OTHERS = {pl.String: ["x", "", "sct-v4-s1/pre/1", None], pl.Int64: [-1, 10**12, None]}
 OTHERS[pl.Float64] = OTHERS[pl.Float32] = [-1.0, 1e12, float("nan"), float("inf")]
+OTHERS[pl.List] = [[], [1e12], [float("nan")] * 10]
 
 
 MAY_BE_NULL = {column.name for columns in (*TABLES.values(), SCORES) for column in columns if column.null}

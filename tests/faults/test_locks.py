@@ -220,7 +220,7 @@ def test_an_extension_that_is_refused_is_not_written(spec, tmp_path, monkeypatch
     store = run(replace(spec, models=1), tmp_path / "r", workers=1)
     before = (store.directory / "run.json").read_bytes()
     with pytest.raises(UserError, match="holds another run"):
-        run(replace(spec, models=9, steps=13), store.directory, workers=1)
+        run(replace(spec, models=9, seed=1), store.directory, workers=1)
     monkeypatch.setattr(lock, "PATIENCE", 0.0)
     with lock.if_free(store.directory / ".lock"), pytest.raises(Failed, match="another process has held"):
         run(replace(spec, models=9), store.directory, workers=1)

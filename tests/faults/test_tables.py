@@ -50,7 +50,11 @@ WRONG = {
     ),
     "another length": ("lengths", put(length=pl.col("length").replace(3, 4)), "other lengths, such as 4"),
     "no length": ("lengths", first("length", 0), "length of sct-v4-s1/pre/0 is 0: it must be at least 1"),
-    "another metric": ("lengths", put(metric=pl.lit("x")), "it has no values of tvd for sct-v4-s1/pre/0"),
+    "another metric": (
+        "lengths",
+        put(metric=pl.col("metric").replace("tvd", "x")),
+        "it has no values of tvd for sct-v4-s1/pre/0",
+    ),
     "a TVD above 1": ("lengths", first("value", 1.5), "is 1.5: it must be from 0 to 1 for tvd"),
     "a score below 0": ("curves", first("score", -0.5), "is -0.5: it must be from 0 to 1"),
     "not a number": ("lengths", first("value", float("nan")), "is nan: it must be a number"),

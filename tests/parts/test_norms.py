@@ -110,6 +110,13 @@ def test_a_start_of_one_s_own():
     state = initial_state(problem, make_ensemble(problem))
     assert state["theta.0.attention.s_sloped"].tolist() == [[0.5, 0.25]] * 3
     assert not problem.model.parameters(problem.parts)["0.attention.s_sloped"].decays
-    wrong = transformer_problem("peri", attention=rs.attention(s=rs.learned("heads", start=lambda h: [1] * 5))(start))
-    with pytest.raises(rs.UserError, match=r"the start of 0.attention.s_start must be numbers in the shape \[2\]"):
+
+    @rs.attention(s=rs.learned("heads", start=lambda h: [1] * 5))
+    def wrong_start(e, mask, p):
+        return rs.masked_softmax(p.s * e, mask)
+
+    wrong = transformer_problem("peri", attention=wrong_start)
+    with pytest.raises(
+        rs.UserError, match=r"the start of 0.attention.s_wrong-start must be numbers in the shape \[2\]"
+    ):
         initial_state(wrong, make_ensemble(wrong))

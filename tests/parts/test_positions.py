@@ -91,7 +91,7 @@ def test_own_positions_get_queries_and_keys_together():
 
 
 def test_wrong_positions_are_refused():
-    with pytest.raises(rs.UserError, match=r"old has 2 arguments: positions on queries_keys take \(q, k, p\)"):
+    with pytest.raises(rs.UserError, match=r"@rs.positions is for a function of \(q, k, p\), and this is old"):
 
         @rs.positions(on="queries_keys")
         def old(x, p):

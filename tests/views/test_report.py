@@ -320,11 +320,12 @@ def test_filters(page):
     page.locator("#filters button", has_text="peri").click()
     assert page.locator(DOTS).count() == 32
     assert "peri" not in page.locator("#violins").inner_text()
-    page.locator("#filters select").first.select_option("input length")
+    by = page.locator("#filters select", has_text="input length")
+    by.select_option("input length")
     assert page.locator(DOTS).count() == 3 * 16  # lengths, models of one setting
     assert "input length" in page.locator("#violins").inner_text()
-    page.locator("#filters select").first.select_option("setting")
-    page.locator("#filters select").nth(1).select_option("length 3")
+    by.select_option("setting")
+    page.locator("#filters select", has_text="length 3").select_option("length 3")
     assert page.locator(DOTS).count() == 32
     for name in ("BEMA", "peri"):
         page.locator("#filters button", has_text=name).click()

@@ -166,7 +166,7 @@ def progress(shard, step, setting="a", variant="peri", best=math.nan, lower_is_b
 def plan_of(*settings):
     shard = [SimpleNamespace(count=16, setting=SimpleNamespace(name=name)) for name in settings]
     variants = {"pre": SimpleNamespace(engine="native"), "peri": SimpleNamespace(engine="torch")}
-    experiment = SimpleNamespace(steps=100, variants=variants)
+    experiment = SimpleNamespace(steps=100, variants=variants, references=list)
     store = SimpleNamespace(experiment=experiment, directory="r")
     return SimpleNamespace(run=store, shards=shard, todo=shard, damaged=[])
 

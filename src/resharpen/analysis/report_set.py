@@ -124,7 +124,7 @@ def _best(values_N: Floats) -> Any:
 def widened(interval: Interval, error: float, blocks: int = 10) -> Interval:
     """With an error of the report set; the threshold of the p-value is zero.
 
-    >>> widened(Interval(3.0, 0.0, 6.0, 0.05), 4 / 2.2621571628540993).low
+    >>> round(widened(Interval(3.0, 0.0, 6.0, 0.05), 4 / 2.2621571628540993).low, 6)
     -2.0
     """
     from scipy.special import ndtr, ndtri, stdtrit

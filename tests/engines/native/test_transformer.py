@@ -159,7 +159,7 @@ def test_the_kernel_never_reads_past_the_truth():
     short = Examples(inputs, scored, {**truth, "p_star": truth["p_star"][:, :-1]})
     theta_MxX = engine._packed(weights_of(engine.dump(), engine.ensemble, "train"))
     with pytest.raises(UserError, match=r"p_star of the scored places has the shape \[\d+, 5\], not \[\d+, 6\]"):
-        engine._scores(theta_MxX, short)
+        engine._scores(theta_MxX, short, False)
 
 
 # ---- bits ------------------------------------------------------------------------------------------------------------

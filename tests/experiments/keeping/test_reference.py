@@ -55,8 +55,8 @@ def test_pictures_of_a_reference_go_to_runs(tiny, tmp_path, monkeypatch):
     ("command", "said"),
     [
         (["figure", "REFERENCE", "--attention", "log-n"], "has no weights"),
-        (["inspect", "REFERENCE"], "look at it with report, figure, results, claims or compare"),
-        (["verify", "REFERENCE"], "look at it with report"),
+        (["inspect", "REFERENCE"], "use it with report, figure, results, claims or compare"),
+        (["verify", "REFERENCE"], "use it with report"),
     ],
 )
 def test_what_a_reference_has_not_is_one_line(tiny, tmp_path, capsys, command, said):

@@ -35,7 +35,7 @@ def test_the_example_reads_and_resolves():
     spec = read_toml(EXAMPLE)
     assert spec.settings[0].name == "even-heads-s40"
     assert spec.batch == 64
-    assert from_stored(to_data(spec)) == spec
+    assert from_stored(to_data(spec), Path("run.json")) == spec
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_built_in_languages_take_the_paper_s_lengths(task, name, cap):
     (setting,) = spec.settings
     assert (setting.name, setting.train_length) == (name, cap)
     assert (setting.model.layers, setting.model.d, setting.model.heads) == (2, 64, 4)
-    assert from_stored(to_data(spec)) == spec
+    assert from_stored(to_data(spec), Path("run.json")) == spec
 
 
 def test_the_shelf_has_the_paper_s_languages():
@@ -76,7 +76,7 @@ def test_sizes_of_validation_are_part_of_a_spec():
     spec = from_data({"models": 1, "steps": 1, "variants": ["peri"], "name": "x", "task": task})
     assert spec.settings[0].name == "dyck-k2-m3-s84"
     assert spec.settings[0].task == Dyck(2, 3, sequences=6, selection_sequences=4)
-    assert from_stored(to_data(spec)) == spec
+    assert from_stored(to_data(spec), Path("run.json")) == spec
     with pytest.raises(UserError, match="sequences = 0: at least 2"):
         from_data({"models": 1, "steps": 1, "variants": ["peri"], "name": "x", "task": task | {"sequences": 0}})
 

@@ -129,7 +129,7 @@ def test_a_second_run_does_nothing(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"steps": 13}, "steps: 12 -> 13"),
+        ({"steps": 11}, "steps: 12 -> 11"),
         ({"models": 8}, "models: 16 -> 8"),
         ({"seed": 1}, "seed: 0 -> 1"),
         ({"engine": "native"}, "engine: torch -> native"),

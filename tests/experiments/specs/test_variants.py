@@ -553,7 +553,7 @@ norm = "layer-scale"
         "other": ("rms", {"block_in": "layer"}),
         "plain": ("rms", {"block_out": "layer-scale"}),
     }
-    again = from_stored(to_data(spec))
+    again = from_stored(to_data(spec), Path("run.json"))
     assert again.variants == spec.variants
     (setting,) = spec.settings
     assert spec.variants["same"].columns(setting.model)["norm"] == "dyt & rezero at block_out"
