@@ -190,7 +190,7 @@ def test_a_masked_loss_is_trained_by_torch_and_ignores_the_rest():
 
     task = Echo(4)
     problem = transformer_problem("pre", model=Transformer(5, layers=1, d=8, heads=1, d_mlp=8), task=task, cap=6)
-    assert why_not_native(problem) == "it does not know a loss that counts at some places only"
+    assert "leaves some out" in why_not_native(problem)
     batch = problem.minibatch(0, 0)
     other = batch._replace(targets=np.where(batch.mask, batch.targets, (batch.targets + 1) % 5))
     states = []
