@@ -186,7 +186,7 @@ def broken(e, mask, p):
     return sharpened(e, p).softmax(-1)
 
 def sharpened(e, p):
-    return e * p.no_such_thing
+    return e * p.n.no_such_thing
 """
 
 
@@ -202,7 +202,7 @@ def test_an_exception_in_own_code_is_told_as_the_user_s(tiny, tmp_path, workers)
     assert text.startswith("variant 'pre+broken' failed in your own code:")
     assert f'File "{path}", line 6, in broken' in text
     assert f'File "{path}", line 9, in sharpened' in text
-    assert text.endswith("AttributeError: 'Values' object has no attribute 'no_such_thing'")
+    assert text.endswith("AttributeError: 'Tensor' object has no attribute 'no_such_thing'")
     assert text.count("File ") == 2
     assert "resharpen/models" not in text
     assert "resharpen/engines" not in text
@@ -211,7 +211,7 @@ def test_an_exception_in_own_code_is_told_as_the_user_s(tiny, tmp_path, workers)
 def test_frames_of_ours_below_the_user_s_are_left_out(tiny, tmp_path):
     """Their code calls ours with what is no mask: the line that does so is theirs."""
     path = tmp_path / "unmasked.py"
-    path.write_text(BROKEN.replace("e * p.no_such_thing", "rs.masked_softmax(e, 0.5)") + f"# {tmp_path}\n")
+    path.write_text(BROKEN.replace("e * p.n.no_such_thing", "rs.masked_softmax(e, 0.5)") + f"# {tmp_path}\n")
     with pytest.raises(own.OwnCodeError) as error:
         run(replace(tiny, variants=[f"pre+{path}:broken"], models=1), tmp_path / "r", workers=1)
     text = str(error.value)

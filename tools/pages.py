@@ -7,6 +7,7 @@ With --check nothing is written, and the exit code is 1 if a page is not up to d
 
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from math import isinf
 from pathlib import Path
@@ -15,6 +16,7 @@ import polars as pl
 
 import resharpen as rs
 from resharpen.analysis.claims.finding import Claim, Finding
+from resharpen.analysis.claims.sensitivity import LEGEND, READINGS, Sensitivity, cell, estimates, sensitivity
 from resharpen.analysis.scores import scored_lengths, worst_values
 from resharpen.analysis.statistics import quantile
 from resharpen.experiments.keeping.reference import Reference
@@ -79,12 +81,37 @@ def findings() -> str:
                 f"| {f.says} {f.threshold:g} | {f.p:.2g} | {f.verdict} |"
                 for f in claim.findings
             ]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *other_readings()]) + "\n"
+
+
+def other_readings() -> list[str]:
+    """The section on how verdicts depend on the reading."""
+    lines = ["", "## Other readings", "", *textwrap.wrap(LEGEND, 120), ""]
+    lines += [f"| claim | {' | '.join(READINGS)} |", "|---" * (len(READINGS) + 1) + "|"]
+    found = [of for run in map(rs.reference, (*CLAIMS, *OURS)) for of in _tested_by_reading(run)]
+    lines += [
+        f"| {of.claim.number}. {of.claim.text} | {' | '.join(cell(claim) for claim in of.by_reading.values())} |"
+        for of in found
+    ]
+    lines += ["", *(f"- {of.depends()}" for of in found)]
+    lines += ["", "Findings whose estimate changes sides:", ""]
+    lines += ["| | finding | claimed | default | other side |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {of.claim.number} | {_cell(default.what)} | {default.says} {default.threshold:g} "
+        f"| {default.interval.estimate:.3f} | {estimates(other)} |"
+        for of in found
+        for default, other in of.changing()
+    ]
+    return lines
 
 
 def _tested(run: Reference) -> Iterator[Claim]:
     """The claims that a reference is about: of a study of our own, ours."""
     return (c for c in rs.claims(run) if c.findings and (c.number >= 8) == (run.directory.name in OURS))
+
+
+def _tested_by_reading(run: Reference) -> Iterator[Sensitivity]:
+    return (of for of in sensitivity(run) if (of.claim.number >= 8) == (run.directory.name in OURS))
 
 
 def _claim_row(run: Reference, claim: Claim) -> str:

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-import numpy as np
 import polars as pl
 import pytest
+from made_up import PLACEMENTS, as_the_paper_says, made_up_scores
 
 from resharpen.analysis.claims import _lacks, claims, why_no_claims
 from resharpen.analysis.claims.set_complement import claims_on
@@ -17,30 +17,9 @@ from resharpen.models import Minimal
 from resharpen.optim.hyperparameters import TABLE, narrowed
 from resharpen.tasks import SetComplement
 
-PLACEMENTS = ("pre", "post", "peri", "peri-init")
-
-
-def made_up_scores(level, bema=-0.005, draws=96, v=9):
-    """Scores of so many draws: TVD around level(placement, s), BEMA moved by `bema`."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for placement in PLACEMENTS:
-        for s in range(1, 9):
-            for draw in range(draws):
-                tvd = level(placement, s) * rng.uniform(0.8, 1.2)
-                for weights, shift in (("train", 0.0), ("bema", bema)):
-                    new = s < v - 1
-                    rows.append((placement, s, draw, weights, tvd + shift, tvd + shift if new else None, new))
-    columns = ["variant", "train_length", "draw", "weights", "score", "score_new", "has_new"]
-    return pl.DataFrame(rows, schema=columns, orient="row")
-
 
 def made_up(level, bema=-0.005, draws=96, v=9):
     return claims_on(made_up_scores(level, bema, draws, v), str(v), worst=1.0, worth=1.0)
-
-
-def as_the_paper_says(placement, s):
-    return {"pre": 0.3, "peri": 0.1 if s == 1 else 0.01}.get(placement, 0.4 if s < 3 else 0.01)
 
 
 def test_what_the_paper_saw_holds():

@@ -23,7 +23,7 @@ def made_up(monkeypatch):
         ]
         columns = ["setting", "train_length", "variant", "draw", "weights", "score_new", "has_new"]
         monkeypatch.setattr(remedies, "task_of", lambda run: task)
-        monkeypatch.setattr(remedies, "scores", lambda run: pl.DataFrame(rows, schema=columns, orient="row"))
+        monkeypatch.setattr(remedies, "scores", lambda run, selection: pl.DataFrame(rows, schema=columns, orient="row"))
         return remedies_claims(None)  # pyright: ignore[reportArgumentType]
 
     return claim

@@ -15,7 +15,7 @@ Cells that only one side trained with a kernel known to be faulty cannot agree: 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 TYPICAL = 0.01
 SHIFT = 0.005
 LEVEL = 0.01
+COUNTS = "sizes of validation sets behind common values"
+BITS = "values of models from the same kernel, bit for bit"
 CELL = ["setting", "variant", "weights"]
 Built = Mapping[str, str | None]
 """Shard -> the build that trained it."""
@@ -82,6 +84,31 @@ def verify(run: Run, reference: Reference) -> list[Check]:
     if not any(check.compared for check in checks):
         raise UserError(f"nothing to compare: {reference.directory} has no model of the variants of {run.directory}")
     return checks
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All checks of a run in one line."""
+
+    values: int
+    """Values that were compared."""
+    result: str
+    agrees: bool
+
+
+def summarize(checks: Sequence[Check]) -> Summary:
+    """Agreement is bit for bit if all common values are from the same kernel, and otherwise within rounding."""
+    compared = {check.what: check.compared for check in checks}
+    values, bits = compared[COUNTS], compared[BITS]
+    if differs := [name for check in checks for name in (*check.differs, *check.faulty)]:
+        more = f" and {len(differs) - 1} more" * (len(differs) > 1)
+        return Summary(values, f"differs: {differs[0]}{more}", agrees=False)
+    if unclear := [name for check in checks for name in check.unclear]:
+        return Summary(values, f"too few models to tell: {'; '.join(unclear)}", agrees=True)
+    if bits == 0:
+        return Summary(values, "agrees within rounding (no model is from the same kernel)", agrees=True)
+    rest = "" if bits == values else f" in {bits:,} values, the others within rounding"
+    return Summary(values, f"agrees bit for bit{rest}", agrees=True)
 
 
 def _faulty(experiment: Experiment, here: Built, there: Built) -> dict[str, str]:
@@ -141,10 +168,9 @@ def _values(run: Run, built: Built, reference: Reference, common: set[str]) -> I
     keys = ["model", "weights", "selection", "metric", "length"]
     table = run.table("lengths").with_columns(pl.col("value").cast(pl.Float32).cast(pl.Float64))  # as in a reference
     rows = table.filter(pl.col("model").is_in(common)).join(reference.table("lengths"), on=keys, suffix="_there")
-    yield _same("sizes of validation sets behind common values", rows, "count")
+    yield _same(COUNTS, rows, "count")
     kernels = ~pl.col("metric").is_in(list(task_of(run).further_metrics()))  # torch measures those, of any version
-    same = rows.filter(pl.col("model").is_in(exact), kernels)
-    yield _same("values of models from the same kernel, bit for bit", same, "value")
+    yield _same(BITS, rows.filter(pl.col("model").is_in(exact), kernels), "value")
 
 
 def _made_by(built: Built) -> dict[str, str]:

@@ -108,13 +108,17 @@ class Claims:
     For example:
         resharpen claims runs/fig1-laptop
         resharpen claims fig1-overnight         (a reference that comes with the package)
+        resharpen claims fig1-overnight --sensitivity
     """
 
     run: RunOrReference
     trust_code: TrustCode = False
+    sensitivity: bool = False
+    """Test every claim also with other quantiles, checkpoints and thresholds, and say which verdicts depend on them."""
 
     def __call__(self, console: Console) -> None:
         from resharpen.analysis.claims import claims, why_no_claims
+        from resharpen.views.sensitivity import print_sensitivity
         from resharpen.views.tables import print_claims
 
         run = look(self.run, self.trust_code)
@@ -122,7 +126,10 @@ class Claims:
             raise UserError(f"{self.run}: {reason}")
         if not (found := claims(run)):
             raise UserError(f"{self.run}: there is no draw yet that all variants have; continue with: {run.command}")
-        print_claims(found, console)
+        if self.sensitivity:
+            print_sensitivity(run, console)
+        else:
+            print_claims(found, console)
 
 
 @dataclass(frozen=True)
@@ -210,31 +217,59 @@ class Inspect:
 class Verify:
     """Compare a run with its reference results: draws, values and distributions of scores.
 
-    A run may have fewer models, settings or variants than its reference. Exit code 1 if anything differs.
+    A run may have fewer models, settings or variants than its reference. Exit code 1 if anything differs. With --quick
+    no run is needed: a few draws of the references are trained here, in about ten minutes on two cores, and removed.
 
     For example:
         resharpen verify runs/fig1-overnight
         resharpen verify runs/mine --reference reference/fig1-overnight
+        resharpen verify --all --quick
+        resharpen verify --quick --reference fig2-overnight
     """
 
-    run: RunDirectory
+    run: Annotated[Positional[Path | None], arg(metavar="[RUN]", help="The run directory.", help_behavior_hint="")] = (
+        None
+    )
     reference: Directory = None
     """The directory of the reference, or its name. Default: the reference with the name of the run."""
+    quick: bool = False
+    """Train the first draws of a reference on this machine and compare them, instead of an existing run."""
+    all: bool = False
+    """With --quick: every reference, one line each."""
+    out: Directory = None
+    """With --quick: keep the runs in this directory. The same command continues them."""
     trust_code: TrustCode = False
 
     def __call__(self, console: Console) -> None:
         from resharpen.analysis.verify import verify
+        from resharpen.commands.quick import verify_quickly
         from resharpen.experiments.keeping.reference import Reference, find_reference, references
         from resharpen.views.tables import print_verification
 
-        run = load(self.run, self.trust_code)
-        name = str(self.reference or run.experiment.name)
+        self._check()
+        if self.all:
+            verify_quickly([Reference(path) for path in references().values()], self.out, console)
+            return
+        run = None if self.run is None else load(self.run, self.trust_code)
+        name = str(self.reference or (run and run.experiment.name))
         by_name = self.reference is None or (not absolute(self.reference).exists() and name in references())
         reference = find_reference(name) if by_name else Reference(Path(name))
+        if run is None:
+            verify_quickly([reference], self.out, console)
+            return
         checks = verify(run, reference)
         print_verification(checks, reference, console)
         if any(check.differs or check.faulty for check in checks):
             sys.exit(1)
+
+    def _check(self) -> None:
+        if not self.quick:
+            if self.run is None or self.all or self.out is not None:
+                raise UserError("verify needs a run directory, or --quick with --all or --reference NAME")
+        elif self.run is not None:
+            raise UserError(f"--quick trains draws of its own: leave out {self.run}")
+        elif self.all == (self.reference is not None):
+            raise UserError("--quick goes with either --all or --reference NAME")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from resharpen.analysis.statistics import quantile
+from resharpen.analysis.verify import Summary
 from resharpen.experiments.keeping.store import Run, code_lines, quoted
 from resharpen.experiments.specs.counts import side_by_side
 from resharpen.streams import GROUP
 from resharpen.tasks import Metric
+from resharpen.views.progress import duration
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from resharpen.analysis.verdict import Gain
     from resharpen.analysis.verify import Check
     from resharpen.experiments.keeping.reference import Reference
+    from resharpen.experiments.running.quick import Quick
 
 _STYLE = {
     "holds": "green",
@@ -217,6 +220,32 @@ def print_verification(checks: Sequence[Check], reference: Reference, console: C
     table = Table("what", "compared", "result", title=Text(f"Compared with {reference.name}"), title_justify="left")
     for check in checks:
         table.add_row(check.what, f"{check.compared:,}", _result(check))
+    console.print(table)
+
+
+def print_quick_plan(plans: Sequence[Quick], console: Console) -> None:
+    """What will be trained, and how long that takes."""
+    table = Table("reference", "setting", "variants", "models each", "steps", "time", title_justify="left")
+    for plan in plans:
+        cut = plan.experiment
+        skipped = "skipped" if plan.why_not else duration(plan.seconds)
+        variants = ", ".join(cut.variants)
+        table.add_row(
+            plan.reference.name, cut.settings[0].name, variants, str(cut.models), f"{cut.steps:,}", Text(skipped)
+        )
+    total = duration(sum(plan.seconds for plan in plans if not plan.why_not))
+    table.title = Text(f"First draws to train, about {total} on this machine")
+    console.print(table)
+
+
+def print_quick_results(results: Mapping[str, Summary | str], console: Console) -> None:
+    """One line per reference: what was compared, or why nothing was."""
+    table = Table("reference", "values", "result", title=Text("Compared with the references"), title_justify="left")
+    for name, found in results.items():
+        if isinstance(found, str):
+            table.add_row(name, "-", Text(f"not compared: {found}", "yellow"))
+        else:
+            table.add_row(name, f"{found.values:,}", Text(found.result, "green" if found.agrees else "red"))
     console.print(table)
 
 

@@ -11,10 +11,11 @@ import pytest
 from runs import refused
 
 from resharpen import own
+from resharpen.cli import main
 from resharpen.experiments.running import trial
 from resharpen.experiments.running.support import usual_settings
 from resharpen.experiments.specs.spec import Experiment, Setting
-from resharpen.experiments.specs.variant import CATALOGS, Variant
+from resharpen.experiments.specs.variant import CATALOGS, Variant, parse_sum
 from resharpen.models import Transformer
 from resharpen.parts import PLACEMENTS
 from resharpen.tasks import SetComplement, find_task
@@ -110,6 +111,12 @@ def test_a_part_that_is_never_called_is_refused(tmp_path, capsys):
     assert "the function of 'layer' is never called" in said
 
 
+def test_dropout_that_is_the_user_s_is_called_in_training(tmp_path):
+    code = "@rs.dropout()\ndef f(x, p):\n    return x * (p.uniform(*x.shape[2:]) > 0.1)"
+    main(spec(tmp_path, code, "pre+own.py:f"))
+    assert (tmp_path / "r" / "run.json").exists()
+
+
 TASK = """
 @dataclass(frozen=True)
 class Mine(rs.TokenTask):
@@ -187,7 +194,9 @@ def test_parts_that_are_built_in_pass(kind, name):
     if not getattr(CATALOGS[kind][name], "trains", True):
         pytest.skip("to read trained models with")
     setting = Setting(SetComplement(6), 3, Transformer(6, layers=2, d=8, heads=2, d_mlp=8))
-    experiment = Experiment("x", (setting,), {"x": Variant(**{kind: name})}, 2, 2, engine="torch")
+    experiment = Experiment(
+        "x", (setting,), {"x": parse_sum(f"peri+{name}" if kind == "norm" else name)}, 2, 2, engine="torch"
+    )
     trial.try_variant(experiment, experiment.cells()[0], experiment.variants["x"])
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from resharpen.analysis.claims.finding import Claim
 from resharpen.analysis.claims.languages import dyck_claims, tomita_claims
 from resharpen.analysis.claims.max_retrieval import max_retrieval_claims
+from resharpen.analysis.claims.reading import DEFAULT, Reading
 from resharpen.analysis.claims.remedies import remedies_claims
 from resharpen.analysis.claims.set_complement import set_complement_claims
 from resharpen.analysis.samples import correlation_within_groups, paired_only
@@ -46,10 +47,10 @@ def of_the_paper(run: RunOrReference) -> bool:
     return not why_no_claims(run) and experiment.baseline is None and set(experiment.variants) <= placements
 
 
-def claims(run: RunOrReference) -> list[Claim]:
+def claims(run: RunOrReference, reading: Reading = DEFAULT) -> list[Claim]:
     """The claims that can be tested on a run: none for tasks and models that are not in the paper, and none until a
-    draw is finished in all variants of a setting."""
-    if why_no_claims(run) or paired_only(found := scores(run)).is_empty():
+    draw is finished in all variants of a setting. `reading` says what the best results are, at which checkpoint."""
+    if why_no_claims(run) or paired_only(found := scores(run, reading.selection)).is_empty():
         return []
     test, metric = _BY_TASK[task_of(run).kind], task_of(run).metric
     correlation = correlation_within_groups(found, worst_values(run)[metric])
@@ -59,7 +60,7 @@ def claims(run: RunOrReference) -> list[Claim]:
     other = tuple(f"the paper's range of {n}" for n in TABLE if n in given and narrowed(n, given[n]) != TABLE[n])
     return [
         replace(claim, correlation=correlation, lacks=(*_lacks(have, claim), *other))
-        for claim in test(run, worth) + remedies_claims(run, worth)
+        for claim in test(run, worth, reading) + remedies_claims(run, worth, reading)
     ]
 
 

@@ -1,7 +1,8 @@
 """Claims and findings: a number with its interval, the claimed threshold, and the verdict.
 
 The unit is a model at its best checkpoint; a model that diverged before the first checkpoint is ranked worst. "Best
-results" are the 10% quantile over models (90% where more is better), never the extreme. Intervals are 95% over draws
+results" are the 10% quantile over models (90% where more is better), never the extreme; a `Reading` may choose another
+checkpoint, quantile or threshold. Intervals are 95% over draws
 (`analysis/statistics.py`); p-values are Holm-corrected within the claim. A claim holds if all its findings do, fails if
 one is significantly on the other side, and is undecided otherwise.
 """
@@ -10,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 from typing import Literal
 
-from resharpen.analysis.samples import BEST, Cells, median_of, paired_differences
-from resharpen.analysis.statistics import UNKNOWN, Correlation, Interval, Sample, holm, quantile_interval
+from resharpen.analysis.samples import Cells, median_of, paired_differences
+from resharpen.analysis.statistics import UNKNOWN, Correlation, Interval, holm
 
 Verdict = Literal["holds", "holds as far as tested", "does not hold", "undecided at this scale", "not tested"]
 Sign = Literal["<", ">"]
@@ -31,11 +33,21 @@ class Finding:
     """After Holm's correction."""
 
     @property
+    def has_estimate(self) -> bool:
+        """False where there are fewer models than the expected best of k needs."""
+        return not isnan(self.interval.estimate)
+
+    @property
+    def as_claimed(self) -> bool:
+        """Whether the estimate is on the claimed side, however uncertain; False if there is no estimate."""
+        above = self.interval.estimate - self.threshold
+        return above < 0 if self.says == "<" else above > 0
+
+    @property
     def verdict(self) -> Verdict:
         if self.p >= 0.05:
             return "undecided at this scale"
-        above = self.interval.estimate - self.threshold
-        return "holds" if (above < 0 if self.says == "<" else above > 0) else "does not hold"
+        return "holds" if self.as_claimed else "does not hold"
 
 
 @dataclass(frozen=True)
@@ -63,11 +75,6 @@ def make_claim(number: int, text: str, findings: Sequence[Finding]) -> Claim:
     """A claim, with the p-values of its findings after Holm's correction."""
     adjusted = holm([finding.interval.p for finding in findings])
     return Claim(number, text, tuple(replace(f, p=p) for f, p in zip(findings, adjusted, strict=True)))
-
-
-def best_finding(what: str, sample: Sample, says: Sign, threshold: float, q: float = BEST) -> Finding:
-    """The best tenth of a sample; where more is better q is 1 - BEST."""
-    return Finding(what, quantile_interval(sample, q, threshold), says, threshold)
 
 
 def paired_findings(cells: Cells, pairs: Iterable[tuple[str, str]], what: str, says: Sign) -> list[Finding]:

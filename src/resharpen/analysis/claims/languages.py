@@ -2,6 +2,9 @@
 
 The score of a model is its mean TVD or mean ROC AUC over bins of lengths; "on new lengths" over those longer than
 trained. `scored_lengths` defines which lengths count, and the value of a model that has none.
+
+A logit separates if its AUC is above one minus the threshold, 0.95: nineteen of twenty pairs of prefixes are in order.
+The smallest difference in AUC that matters is the threshold, 0.05: a tenth of the way from guessing to perfect.
 """
 
 from __future__ import annotations
@@ -10,10 +13,11 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import TYPE_CHECKING
 
-from resharpen.analysis.claims.finding import Claim, Finding, best_finding, make_claim, paired_findings
-from resharpen.analysis.samples import BEST, MEDIAN, Cells, by_draw, paired_differences, paired_only
+from resharpen.analysis.claims.finding import Claim, Finding, make_claim, paired_findings
+from resharpen.analysis.claims.reading import DEFAULT, Reading
+from resharpen.analysis.samples import MEDIAN, Cells, by_draw, paired_differences, paired_only
 from resharpen.analysis.scores import scored_lengths, worst_values
-from resharpen.analysis.statistics import Interval, Sample, quantile_interval, sum_interval
+from resharpen.analysis.statistics import Interval, Sample, quantile_interval
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.parts import PAPER_PLACEMENTS
 
@@ -23,21 +27,17 @@ if TYPE_CHECKING:
 AFTER_BLOCK = ("post", "peri", "peri-init")
 PERI, NOT_PERI = ("peri", "peri-init"), ("pre", "post")
 LONGEST_OF_3 = 460
-SEPARATES = 0.95
-"""The AUC from which a logit separates: nineteen of twenty pairs of prefixes are in order. A TVD of 0.05 is as far from
-perfect."""
-SAME = 0.05
-"""The smallest difference in AUC that matters: a tenth of the way from guessing to perfect."""
 
 
 @dataclass(frozen=True)
 class Measured:
     rows: pl.DataFrame
-    """Every value at the best checkpoints."""
+    """Every value at the checkpoints that were kept."""
     worth: float
     """Effective number of draws per draw."""
     worst: dict[str, float]
     """Metric -> the value of a model that has none."""
+    reading: Reading
 
     def means(self, metric: str, weights: str = "train", new: bool = False) -> Cells:
         """(setting, variant) -> the mean of each model, over all or only new lengths."""
@@ -50,23 +50,23 @@ class Measured:
         return by_draw(mean, ["setting", "variant"], "value", self.worst[metric], self.worth)
 
 
-def dyck_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
+def dyck_claims(run: RunOrReference, worth: float = 1.0, reading: Reading = DEFAULT) -> list[Claim]:
     """Claim 5 if the run has Dyck(8,10), claim 6 if it has any other."""
     import polars as pl
 
-    rows, main = paired_only(scored_lengths(run)), (pl.col("k") == 8) & (pl.col("m") == 10)
+    rows, main = paired_only(scored_lengths(run, reading.selection)), (pl.col("k") == 8) & (pl.col("m") == 10)
     tests = ((_main_dyck, rows.filter(main)), (_further_dyck, rows.filter(~main)))
-    return [test(Measured(part, worth, worst_values(run))) for test, part in tests if not part.is_empty()]
+    return [test(Measured(part, worth, worst_values(run), reading)) for test, part in tests if not part.is_empty()]
 
 
-def tomita_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
+def tomita_claims(run: RunOrReference, worth: float = 1.0, reading: Reading = DEFAULT) -> list[Claim]:
     import polars as pl
 
-    rows = paired_only(scored_lengths(run))
+    rows = paired_only(scored_lengths(run, reading.selection))
     languages = rows.filter(pl.col("length") <= LONGEST_OF_3, n=3), rows.filter(n=7)
-    three, seven = (Measured(part, worth, worst_values(run)).means("auc", new=True) for part in languages)
+    three, seven = (Measured(part, worth, worst_values(run), reading).means("auc", new=True) for part in languages)
     what = f"median AUC difference in language 3 on new lengths to {LONGEST_OF_3}"
-    findings = paired_findings(three, product(PERI, NOT_PERI), what, ">") + _no_difference(seven)
+    findings = paired_findings(three, product(PERI, NOT_PERI), what, ">") + _no_difference(seven, reading.threshold)
     text = f"Tomita 3: the peri placements are better up to length {LONGEST_OF_3}; Tomita 7: no difference"
     return [make_claim(7, text, findings)]
 
@@ -82,18 +82,20 @@ def _further_dyck(measured: Measured) -> Claim:
     """Comparisons are means over settings: eight findings each would be too weak after Holm's correction. Comparisons
     with a threshold are one finding per setting: a mean would hide a setting that misses it."""
     train, bema, auc = measured.means("tvd"), measured.means("tvd", "bema"), measured.means("auc", new=True)
+    reading, separates = measured.reading, 1 - measured.reading.threshold
     by_k, by_m = _ends(measured.rows, "k", "m"), _ends(measured.rows, "m", "k")
     pairs = [(placement, "pre") for placement in AFTER_BLOCK] + [(placement, "post") for placement in PERI]
     findings = [
         *paired_findings(measured.means("tvd", new=True), pairs, "median TVD difference on new lengths", "<"),
-        *_contrast("reduction of the best TVD by BEMA, largest - smallest k", [(1, train), (-1, bema)], by_k),
+        *_contrast(reading, "reduction of the best TVD by BEMA, largest - smallest k", [(1, train), (-1, bema)], by_k),
         # the best, not the median: the TVD of a model that learned nothing depends on m too
-        *_contrast("best TVD, smallest - largest m", [(-1, train)], by_m),
+        *_contrast(reading, "best TVD, smallest - largest m", [(-1, train)], by_m),
     ]
     for setting, placement in sorted(auc):
         if placement == "peri":
             what = f"{setting}, peri: best AUC of EOS on new lengths"
-            findings.append(best_finding(what, auc[setting, placement], ">", SEPARATES, 1 - BEST))
+            best = reading.of_higher(auc[setting, placement], separates)
+            findings.append(Finding(what, best, ">", separates))
     text = (
         "Further Dyck: peri is best, pre worst; BEMA helps more with more types; TVD is worse with smaller m; "
         "with peri the EOS logit separates complete from incomplete sequences"
@@ -112,12 +114,14 @@ def _bema_helps(measured: Measured) -> list[Finding]:
         terms = [(sign / len(cells), cell[0], of[cell]) for cell in cells for sign, of in ((1, bema), (-1, train))]
         if terms:
             what = f"{placement}: best TVD with BEMA - with training weights"
-            findings.append(Finding(what, sum_interval(terms, BEST, 0.0), "<", 0.0))
+            findings.append(Finding(what, measured.reading.of_sum(terms, 0.0), "<", 0.0))
     return findings
 
 
-def _contrast(what: str, signed: list[tuple[int, Cells]], ends: list[tuple[str, str]]) -> list[Finding]:
-    """The signed sum of 10% quantiles in the first setting of a pair minus that in the second, as a mean over pairs
+def _contrast(
+    reading: Reading, what: str, signed: list[tuple[int, Cells]], ends: list[tuple[str, str]]
+) -> list[Finding]:
+    """The signed sum of best results in the first setting of a pair minus that in the second, as a mean over pairs
     and placements of the paper, is above zero."""
     pairs = [
         (largest, smallest, placement)
@@ -130,22 +134,22 @@ def _contrast(what: str, signed: list[tuple[int, Cells]], ends: list[tuple[str, 
         for side, setting in ((1, largest), (-1, smallest))
         for sign, cells in signed
     ]
-    return [Finding(what, sum_interval(terms, BEST, 0.0), ">", 0.0)] if terms else []
+    return [Finding(what, reading.of_sum(terms, 0.0), ">", 0.0)] if terms else []
 
 
-def _no_difference(cells: Cells) -> list[Finding]:
+def _no_difference(cells: Cells, same: float) -> list[Finding]:
     """For any two placements of the paper the paired median difference is small in size: one finding per pair. The
     largest of the six as the only finding would refute the claim by noise alone."""
     return [
-        Finding(f"{setting}, {a} and {b}: |median AUC difference| on new lengths", _size(sample), "<", SAME)
+        Finding(f"{setting}, {a} and {b}: |median AUC difference| on new lengths", _size(sample, same), "<", same)
         for a, b in combinations(PAPER_PLACEMENTS, 2)
         for setting, sample in paired_differences(cells, a, b).items()
     ]
 
 
-def _size(sample: Sample) -> Interval:
-    """The absolute value of the median: SAME is ruled out where both SAME and -SAME are."""
-    above, below = (quantile_interval(sample, MEDIAN, threshold) for threshold in (SAME, -SAME))
+def _size(sample: Sample, same: float) -> Interval:
+    """The absolute value of the median: `same` is ruled out where both `same` and -`same` are."""
+    above, below = (quantile_interval(sample, MEDIAN, threshold) for threshold in (same, -same))
     low, high = above.low, above.high
     return Interval(abs(above.estimate), max(low, -high, 0.0), max(high, -low), max(above.p, below.p))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from resharpen.analysis.claims.finding import Claim, make_claim, paired_findings
+from resharpen.analysis.claims.reading import DEFAULT, Reading
 from resharpen.analysis.samples import by_draw, paired_only
 from resharpen.analysis.scores import scored_lengths, worst_values
 from resharpen.experiments.keeping.opening import RunOrReference
@@ -12,14 +13,14 @@ from resharpen.experiments.keeping.opening import RunOrReference
 BETTER, WORSE = ("post", "peri"), ("none", "pre")
 
 
-def max_retrieval_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
+def max_retrieval_claims(run: RunOrReference, worth: float = 1.0, reading: Reading = DEFAULT) -> list[Claim]:
     """Paired by draw: the accuracy on new lengths is higher with a norm after attention, and by more in the longer half
     of the lengths than in the shorter one. The halves are of the lengths from the training length on, without the one
     in the middle. The longest length alone would be a weak test: few sets have it."""
     import polars as pl
 
     cell, model = ["setting", "variant"], ["setting", "variant", "draw"]
-    rows = paired_only(scored_lengths(run).filter(metric="accuracy", weights="train"))
+    rows = paired_only(scored_lengths(run, reading.selection).filter(metric="accuracy", weights="train"))
     rows = rows.filter(pl.col("length") >= pl.col("train_length"))
     rank = pl.col("length").rank("dense").over("setting")
     half = pl.col("length").n_unique().over("setting") // 2

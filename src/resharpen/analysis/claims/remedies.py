@@ -18,33 +18,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from resharpen.analysis.claims.finding import Claim, Finding, Sign, best_finding, make_claim
-from resharpen.analysis.samples import BEST, Cells, by_draw, paired_only
+from resharpen.analysis.claims.finding import Claim, Finding, Sign, make_claim
+from resharpen.analysis.claims.reading import DEFAULT, THRESHOLD, Reading
+from resharpen.analysis.samples import Cells, by_draw, paired_only
 from resharpen.analysis.scores import scores, task_of
-from resharpen.analysis.statistics import sum_interval
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.tasks import MaxRetrieval, SetComplement
 
-CURED = 0.05
+CURED = THRESHOLD
 """The distance from perfect below which a model generalizes: a TVD of 0.05, an accuracy of 0.95."""
-NO_CURE = 0.05
+NO_CURE = THRESHOLD
 """The smallest reduction of that distance that matters."""
 SHARPER = ("log-n", "ssmax")
 NUMBERS = (8, 9)
 
 
-def remedies_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
+def remedies_claims(run: RunOrReference, worth: float = 1.0, reading: Reading = DEFAULT) -> list[Claim]:
     """Claim 8 or 9 for a run with sharper attention; none for others."""
     if task_of(run).kind == SetComplement.kind:
-        cells = _distances(run, worth, shortest=3)
-        findings = _no_cures(cells, [(f"{p}+{a}", p) for p in ("none", "pre") for a in SHARPER])
-        findings += _best(cells, ("none", "pre"), ">") + _best(cells, ("pre-final", "peri"), "<") if findings else []
+        cells = _distances(run, worth, reading, shortest=3)
+        findings = _no_cures(reading, cells, [(f"{p}+{a}", p) for p in ("none", "pre") for a in SHARPER])
+        if findings:
+            findings += _best(reading, cells, ("none", "pre"), ">") + _best(reading, cells, ("pre-final", "peri"), "<")
         text = "from s >= 3 sharper attention does not cure Set Complement, a norm after attention does"
         number = NUMBERS[0]
     elif task_of(run).kind == MaxRetrieval.kind:
-        cells = _distances(run, worth)
-        findings = _best(cells, [f"none+{a}" for a in SHARPER], "<")
-        findings += _best(cells, ["none"], ">") + _no_cures(cells, [("post", "none")]) if findings else []
+        cells = _distances(run, worth, reading)
+        findings = _best(reading, cells, [f"none+{a}" for a in SHARPER], "<")
+        if findings:
+            findings += _best(reading, cells, ["none"], ">") + _no_cures(reading, cells, [("post", "none")])
         text = "a norm after attention does not cure Maximum Retrieval at length, log n scaling does"
         number = NUMBERS[1]
     else:
@@ -52,34 +54,36 @@ def remedies_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
     return [make_claim(number, f"Ours: {text}", findings)] if findings else []
 
 
-def _distances(run: RunOrReference, worth: float, shortest: int = 0) -> Cells:
+def _distances(run: RunOrReference, worth: float, reading: Reading, shortest: int = 0) -> Cells:
     """(setting, variant) -> distances from perfect on new lengths, for training lengths of at least `shortest`."""
     import polars as pl
 
-    rows = paired_only(scores(run)).filter(pl.col("has_new"), pl.col("train_length") >= shortest, weights="train")
+    found = paired_only(scores(run, reading.selection))
+    rows = found.filter(pl.col("has_new"), pl.col("train_length") >= shortest, weights="train")
     lower = task_of(run).lower_is_better
     away = rows.with_columns(distance=pl.col("score_new") if lower else 1 - pl.col("score_new"))
     return by_draw(away, ["setting", "variant"], "distance", 1.0, worth)
 
 
-def _best(cells: Cells, variants: Iterable[str], says: Sign) -> list[Finding]:
+def _best(reading: Reading, cells: Cells, variants: Iterable[str], says: Sign) -> list[Finding]:
+    cured = reading.threshold
     return [
-        best_finding(f"{setting}, {variant}: best distance", cells[setting, variant], says, CURED)
+        Finding(f"{setting}, {variant}: best distance", reading.of(cells[setting, variant], cured), says, cured)
         for variant in variants
         for setting, of in cells
         if of == variant
     ]
 
 
-def _no_cures(cells: Cells, remedies: Iterable[tuple[str, str]]) -> list[Finding]:
-    findings = []
+def _no_cures(reading: Reading, cells: Cells, remedies: Iterable[tuple[str, str]]) -> list[Finding]:
+    findings, least = [], reading.threshold
     for remedy, without in remedies:
         for setting in [setting for setting, variant in cells if variant == remedy and (setting, without) in cells]:
             terms = [(1.0, setting, cells[setting, without]), (-1.0, setting, cells[setting, remedy])]
-            reduction = sum_interval(terms, BEST, NO_CURE)
+            reduction = reading.of_sum(terms, least)
             what = f"{setting}, {remedy}:"
             findings += [
-                best_finding(f"{what} best distance", cells[setting, remedy], ">", CURED),
-                Finding(f"{what} reduction of the best distance of {without}", reduction, "<", NO_CURE),
+                Finding(f"{what} best distance", reading.of(cells[setting, remedy], least), ">", least),
+                Finding(f"{what} reduction of the best distance of {without}", reduction, "<", least),
             ]
     return findings

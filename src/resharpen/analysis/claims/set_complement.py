@@ -5,57 +5,61 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from resharpen.analysis.claims.finding import Claim, Finding, Sign, best_finding, make_claim
-from resharpen.analysis.samples import BEST, MEDIAN, Cells, by_draw, paired_only
+from resharpen.analysis.claims.finding import Claim, Finding, Sign, make_claim
+from resharpen.analysis.claims.reading import DEFAULT, UNDEFINED, Reading
+from resharpen.analysis.samples import MEDIAN, Cells, by_draw, paired_only
 from resharpen.analysis.scores import scores, worst_values
-from resharpen.analysis.statistics import most_below, quantile_interval, sum_interval
+from resharpen.analysis.statistics import most_below, quantile_interval
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.parts import PAPER_PLACEMENTS
 
 if TYPE_CHECKING:
     import polars as pl
 
-GENERALIZES, TO_SOME_EXTENT = 0.05, 0.15
+TO_SOME_EXTENT = 0.15
 AFTER_ATTENTION = ("post", "peri", "peri-init")
 KEYS = ("variant", "train_length", "weights")
 
 
-def set_complement_claims(run: RunOrReference, worth: float = 1.0) -> list[Claim]:
+def set_complement_claims(run: RunOrReference, worth: float = 1.0, reading: Reading = DEFAULT) -> list[Claim]:
     """The claims for each vocabulary of a run."""
     worst = worst_values(run)["tvd"]
-    vocabularies = sorted(paired_only(scores(run)).group_by("v"), key=lambda pair: pair[0])
-    return [claim for (v,), rows in vocabularies for claim in claims_on(rows, f"{v}", worst, worth)]
+    vocabularies = sorted(paired_only(scores(run, reading.selection)).group_by("v"), key=lambda pair: pair[0])
+    return [claim for (v,), rows in vocabularies for claim in claims_on(rows, f"{v}", worst, worth, reading)]
 
 
-def claims_on(rows: pl.DataFrame, v: str, worst: float, worth: float) -> list[Claim]:
+def claims_on(rows: pl.DataFrame, v: str, worst: float, worth: float, reading: Reading = DEFAULT) -> list[Claim]:
     """The claims for one vocabulary, from its scores; a model without a score has the worst TVD."""
     new = by_draw(rows.filter("has_new"), KEYS, "score_new", worst, worth)
-    after = [finding for placement in AFTER_ATTENTION for finding in _best(new, placement, "<", from_s=3)]
-    peri = _best(new, "peri", "<", from_s=2)
+    after = [finding for placement in AFTER_ATTENTION for finding in _best(reading, new, placement, "<", from_s=3)]
+    peri = _best(reading, new, "peri", "<", from_s=2)
     if first := new.get(("peri", 1, "train")):
-        peri.append(best_finding("peri, s = 1: best TVD on new lengths", first, "<", TO_SOME_EXTENT))
+        extent = reading.of(first, TO_SOME_EXTENT)
+        peri.append(Finding("peri, s = 1: best TVD on new lengths", extent, "<", TO_SOME_EXTENT))
         if pre := new.get(("pre", 1, "train")):
             difference = quantile_interval(first - pre, MEDIAN, 0.0)
             peri.append(Finding("peri - pre, s = 1: median TVD difference on new lengths", difference, "<", 0.0))
     texts = {
-        "a norm after attention generalizes from s >= 3, pre does not": after + _best(new, "pre", ">", from_s=3),
+        "a norm after attention generalizes from s >= 3, pre does not": after
+        + _best(reading, new, "pre", ">", from_s=3),
         "peri generalizes from s >= 2, and to some extent from s = 1": peri,
-        "BEMA improves the best results in most settings": _bema(by_draw(rows, KEYS, "score", worst, worth)),
+        "BEMA improves the best results in most settings": _bema(reading, by_draw(rows, KEYS, "score", worst, worth)),
     }
     made = [make_claim(number, f"SCT({v}): {text}", texts[text]) for number, text in enumerate(texts, 1)]
     return [replace(claim, settings=f"sct-v{v}-") for claim in made]
 
 
-def _best(cells: Cells, placement: str, says: Sign, from_s: int) -> list[Finding]:
+def _best(reading: Reading, cells: Cells, placement: str, says: Sign, from_s: int) -> list[Finding]:
     """One finding per training length from `from_s` on that leaves longer inputs to test on."""
+    near = reading.threshold
     return [
-        best_finding(f"{placement}, s = {s}: best TVD on new lengths", sample, says, GENERALIZES)
+        Finding(f"{placement}, s = {s}: best TVD on new lengths", reading.of(sample, near), says, near)
         for (p, s, weights), sample in sorted(cells.items(), key=lambda cell: cell[0])
         if p == placement and weights == "train" and s >= from_s
     ]
 
 
-def _bema(cells: Cells) -> list[Finding]:
+def _bema(reading: Reading, cells: Cells) -> list[Finding]:
     """The best TVD with BEMA is lower in the mean over all (s, placement), and in most of them. The latter takes more
     draws, since each has to be certain."""
     gains = [
@@ -66,8 +70,9 @@ def _bema(cells: Cells) -> list[Finding]:
     if not gains:
         return []
     terms = [(sign / len(gains), s, sample) for gain in gains for sign, s, sample in gain]
-    mean = sum_interval(terms, BEST, 0.0)
-    share = most_below([sum_interval(gain, BEST, 0.0) for gain in gains], 0.0)
+    mean = reading.of_sum(terms, 0.0)
+    each = [reading.of_sum(gain, 0.0) for gain in gains]
+    share = UNDEFINED if UNDEFINED in each else most_below(each, 0.0)
     return [
         Finding(f"mean of {len(gains)} settings: best TVD with BEMA - with training weights", mean, "<", 0.0),
         Finding(f"share of {len(gains)} settings where BEMA's best TVD is lower", share, ">", 0.5),

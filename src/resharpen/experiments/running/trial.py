@@ -209,15 +209,18 @@ def _moved(before: Floats, after: Floats) -> Floats:
 
 def _declared(problem: Problem, variant: Variant) -> Iterator[tuple[str, tuple[Any, str]]]:
     """Functions that a variant names for a model to call: the user's, and what a model of the user's says it takes."""
-    usual = {**DEFAULTS, "positions": type(problem.model).positions}
-    for kind in ("norm", "attention", "positions"):
-        name, part = str(getattr(variant, kind)), getattr(problem.parts, kind)
-        if not own.is_own(name) and (not own.is_own(problem.model.kind) or name in ("nope", usual[kind])):
+    parts, usual = problem.parts, {*DEFAULTS.values(), type(problem.model).positions, "nope"}
+    kinds = ("norm", "attention", "positions", "dropout")
+    named = [(str(getattr(variant, kind)), getattr(parts, kind)) for kind in kinds]
+    named += [(name, part) for (_, name), (_, part) in zip(variant.norm_at, parts.norm_at, strict=True)]
+    for name, part in named:
+        if not own.is_own(name) and (not own.is_own(problem.model.kind) or name in usual):
             continue
-        functions = ("function", "scale", "output") if kind == "attention" else ("function",)
-        for function in functions:
-            if getattr(part, function) is not None and not (function == "function" and getattr(part, "softmax", False)):
-                yield f"{function if function != 'function' else 'the function'} of '{part.name}'", (part, function)
+        if not getattr(part, "softmax", False):  # then torch's own attention takes its place: see `check_softmax`
+            yield f"the function of '{part.name}'", (part, "function")
+        for further in ("scale", "output"):
+            if getattr(part, further, None) is not None:
+                yield f"{further} of '{part.name}'", (part, further)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,115 @@
+"""`verify --quick`: a few draws of references are trained and compared, and nothing stays behind."""
+
+import contextlib
+import re
+import tempfile
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from runs import doctor_reference, refused
+
+import resharpen as rs
+from resharpen.analysis.verify import summarize, verify
+from resharpen.cli import main
+from resharpen.experiments.keeping import reference as keeping
+from resharpen.experiments.keeping.reference import Reference, write_reference
+from resharpen.experiments.running.estimate import Pace
+from resharpen.experiments.running.quick import plan_quick
+from resharpen.experiments.specs.variant import Variant
+
+
+@pytest.fixture
+def kept(tiny, tmp_path, monkeypatch):
+    """Two references, the only ones that there are, and a directory for temporary files."""
+    for name, steps in (("short", 12), ("long", 24)):
+        variants = {variant: Variant(variant) for variant in ("pre", "post", "peri")}
+        spec = replace(tiny, name=name, steps=steps, models=32, variants=variants, engine="auto")
+        run = rs.run(spec, tmp_path / "runs" / name, workers=1)
+        write_reference(run, rs.scores(run), tmp_path / "reference" / name)
+    monkeypatch.setattr(keeping, "PLACES", (tmp_path / "reference",))
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    return tmp_path
+
+
+def shown(capsys):
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_every_reference_is_one_line_and_nothing_stays(kept, capsys):
+    main(["verify", "--all", "--quick"])
+    out = shown(capsys)
+    values = pl.read_parquet(next((kept / "reference" / "short").glob("lengths-*.parquet")))
+    mine = values.filter(values["model"].str.contains(r"^sct-v4-s2/(pre|peri)/([0-9]|1[0-5])$")).height
+    for name in ("short", "long"):
+        assert f"│ {name} │ {mine} │ agrees bit for bit │" in out
+    assert out.index("First draws to train") < out.index("Compared with the references")
+    assert list((kept / "scratch").iterdir()) == []
+
+
+def test_one_reference_in_a_directory_that_stays(kept, capsys):
+    main(["verify", "--quick", "--reference", "short", "--out", str(kept / "out")])
+    assert "agrees bit for bit" in shown(capsys)
+    run = rs.load(kept / "out" / "short")
+    assert list(run.experiment.variants) == ["pre", "peri"]
+    assert [setting.name for setting in run.experiment.settings] == ["sct-v4-s2"]
+    main(["verify", str(kept / "out" / "short")])
+
+
+def test_what_differs_ends_with_1(kept, capsys):
+    moved = pl.col("value") + pl.when(pl.col("model") == "sct-v4-s2/pre/3").then(0.01).otherwise(0.0)
+    doctor_reference(kept / "reference" / "long", "lengths", lambda table: table.with_columns(value=moved))
+    with pytest.raises(SystemExit, match="1"):
+        main(["verify", "--all", "--quick"])
+    out = shown(capsys)
+    assert re.search(r"long │ \d+ │ differs: sct-v4-s2/pre/3", out)
+    assert re.search(r"short │ \d+ │ agrees", out)
+
+
+def test_a_stop_is_told_and_leaves_nothing(kept, capsys, monkeypatch):
+    def stopped_twice(asked):
+        for _ in range(2):
+            asked.stop(2, None)
+        return contextlib.nullcontext(asked)
+
+    monkeypatch.setattr("resharpen.commands.quick.orderly", stopped_twice)
+    with pytest.raises(SystemExit, match="130"):
+        main(["verify", "--all", "--quick"])
+    assert shown(capsys).count("not compared: stopped") == 2
+    assert list((kept / "scratch").iterdir()) == []
+
+
+def test_what_does_not_fit_is_skipped_with_the_reason(kept, monkeypatch):
+    """At one second per model and step, of two variants one after the other, 12 steps take 26.4 seconds."""
+    both = [Reference(kept / "reference" / name) for name in ("long", "short")]
+    assert {plan.experiment.models for plan in plan_quick(both, 1)} == {16}
+    one_second = {("sct-v4-s2", variant): Pace(1.0, 1, 8) for variant in ("pre", "peri")}
+    monkeypatch.setattr("resharpen.experiments.running.quick.calibrate", lambda experiment: one_second)
+    long, short = plan_quick(both, 1, minutes=1)
+    assert (short.experiment.models, short.why_not) == (2, "")
+    assert short.seconds == pytest.approx(52.8)
+    assert long.why_not == "1 model per variant for 24 steps would take about 0.9 min here, more than is left"
+    assert all(plan.why_not for plan in plan_quick(both, 1, minutes=0.4))
+
+
+@pytest.mark.parametrize(
+    "words", ["", "--all", "--quick", "--quick --all --reference short", "RUN --quick", "RUN --out x"]
+)
+def test_combinations_without_a_meaning_are_refused(words, capsys):
+    assert "--quick" in refused(capsys, "verify", *words.split())
+
+
+def test_the_summary_names_the_weakest_agreement(tiny, tmp_path):
+    """Torch promises no bits; with a drifted model too few to tell is said, and a difference wins."""
+    run = rs.run(replace(tiny, models=3), tmp_path / "run", workers=1)
+    reference = write_reference(run, rs.scores(run), tmp_path / "reference")
+    found = summarize(verify(run, reference))
+    assert found.values == run.table("lengths").height
+    assert found.result.startswith("agrees within rounding")
+    doctor_reference(reference.directory, "models", lambda x: x.with_columns(score_train=pl.col("score_train") + 0.3))
+    unclear = summarize(verify(run, Reference(reference.directory)))
+    assert unclear.agrees
+    assert unclear.result.startswith("too few models to tell: ")
+    doctor_reference(reference.directory, "models", lambda x: x.with_columns(weight_decay=pl.col("weight_decay") * 2))
+    assert not summarize(verify(run, Reference(reference.directory))).agrees
