@@ -195,7 +195,7 @@ def test_sample_batch_is_public():
     assert (inputs[:, 0] == 4).all()
     other = rs.Dyck(2, 3).sample_batch(4, seed=1)
     assert other.inputs.shape != inputs.shape or (other.inputs != inputs).any()
-    with pytest.raises(ValueError, match=r"training length 12: for sct-v9 1\.\.8"):
+    with pytest.raises(ValueError, match="training length 12: for sct-v9"):
         rs.SetComplement(9).sample_batch(2, 12)
 
 

@@ -35,7 +35,7 @@ from resharpen.optim.hyperparameters import TABLE
 from resharpen.optim.schedule import step_table
 from resharpen.parts import ATTENTIONS, DROPOUTS, NORMS, POSITIONS, SITES, Parts
 from resharpen.state import Arrays
-from resharpen.tasks import Batch, Task, TokenTask
+from resharpen.tasks import Batch, Task
 
 LANES = 16
 STATE = ("theta", "m", "v", "ema")
@@ -85,9 +85,6 @@ class NativeEngine:
         for name in {**problem.optimizer.hyperparameters, **problem.parts.hyperparameters}:
             if name not in TABLE:
                 return f"it does not read the hyperparameter '{name}'"
-        everywhere = getattr(type(problem.task), "trained_places", None) in (None, TokenTask.trained_places)
-        if training and not everywhere:
-            return "it does not know a loss that counts at some places only"
         task, measured = problem.task, measured_alike(problem, cls.MEASURES, cls.SCORES)
         # a custom reduction may read every measure of the task
         needed = (task.metric,) if type(task).by_length is Task.by_length else task.measures

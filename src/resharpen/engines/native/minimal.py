@@ -55,7 +55,8 @@ class NativeMinimal(NativeEngine):
     def why_not(problem: Problem, training: bool) -> str:
         if not isinstance(problem.task, SetComplement):
             return f"it supports the minimal transformer on Set Complement, not on {problem.task.name}"
-        if training and type(problem.task).batch is not SetComplement.batch:
+        drawn = ("batch", "sample", "trained_places")
+        if training and any(getattr(type(problem.task), x) is not getattr(SetComplement, x) for x in drawn):
             return f"it draws the minibatches of Set Complement, and {problem.task.name} draws its own"
         if problem.task.v > 32:
             return f"v = {problem.task.v}: it supports up to 32 tokens"
