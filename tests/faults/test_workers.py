@@ -133,11 +133,14 @@ def test_workers_end_with_a_driver_that_is_killed_while_user_code_stays_in_c(tmp
     """No thread of Python runs there that could notice."""
     (tmp_path / "holds.py").write_text(HOLDS)
     text = TOML.replace('["pre", "peri"]', '["pre+holds.py:holds"]').replace("native", "torch")
-    (tmp_path / "long.toml").write_text(text)
+    # few steps: nothing is compiled for them, which would take minutes
+    (tmp_path / "long.toml").write_text(text.replace("steps = 200000000", "steps = 2000"))
     command = [sys.executable, "-m", "resharpen", "run", str(tmp_path / "long.toml"), "--out", str(tmp_path / "run")]
     with subprocess.Popen([*command, "--workers", "2"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        workers = workers_of(process)
-        wait_until(lambda: all((tmp_path / f"holds.py.{pid}").exists() for pid in workers))
-        process.send_signal(signal.SIGKILL)
+        try:
+            workers = workers_of(process)
+            wait_until(lambda: all((tmp_path / f"holds.py.{pid}").exists() for pid in workers))
+        finally:
+            process.send_signal(signal.SIGKILL)
         process.wait()
         wait_until(lambda: not any(map(is_running, workers)), 10)
