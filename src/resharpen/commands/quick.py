@@ -35,14 +35,13 @@ def verify_quickly(references: Sequence[Reference], out: Path | None, console: C
     from resharpen.analysis.verify import summarize, verify
     from resharpen.experiments.running.quick import plan_quick
     from resharpen.experiments.running.runner import run, watched
-    from resharpen.views.progress import LiveProgress, PlainProgress
+    from resharpen.views.progress import view_of
     from resharpen.views.tables import print_quick_plan, print_quick_results
 
     with console.status("compiling kernels and measuring the speed of this machine ..."):
         plans = plan_quick(references, workers=None)
     print_quick_plan(plans, console)
     results: dict[str, Summary | str] = {}
-    view = LiveProgress if console.is_terminal else PlainProgress
     with ExitStack() as stack:
         asked = stack.enter_context(orderly(Patient()))  # outside: it has to outlive every run
         directory = (
@@ -53,7 +52,7 @@ def verify_quickly(references: Sequence[Reference], out: Path | None, console: C
             if plan.why_not or asked.is_stopping():
                 results[name] = plan.why_not or "stopped"
                 continue
-            with view(console) as progress:
+            with view_of(console) as progress:
                 store = run(plan.experiment, directory / name, observer=watched(progress, asked))
             if asked.is_stopping():
                 results[name] = "stopped"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -124,7 +123,7 @@ class RunFigure(Training):
         from resharpen.experiments.running.launchers import launch
         from resharpen.experiments.running.ray_launcher import Ray
         from resharpen.experiments.running.runner import run, watched, with_engine
-        from resharpen.views.progress import LiveProgress, PlainProgress
+        from resharpen.views.progress import view_of
 
         experiment, out = self._experiment()
         out, job = directory or out, _job(self.job)
@@ -137,9 +136,8 @@ class RunFigure(Training):
                 describe(with_engine(experiment), self.workers), soft_wrap=True, highlight=False, markup=False
             )
             return None
-        view = LiveProgress(console) if console.is_terminal else nullcontext(PlainProgress(console))
         try:
-            with view as progress, orderly() as asked:
+            with view_of(console) as progress, orderly() as asked:
                 store = run(
                     experiment,
                     out,

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -164,6 +165,11 @@ class LiveProgress:
             best.add_row(variant, f"{score:.4f}")
         diverged = sum(meter.diverged.values())
         self._live.update(Group(self._bar, best, f"{diverged} diverged" if diverged else ""))
+
+
+def view_of(console: Console) -> AbstractContextManager[LiveProgress | PlainProgress]:
+    """What shows progress on a console: live on a terminal, lines in a log."""
+    return LiveProgress(console) if console.is_terminal else nullcontext(PlainProgress(console))
 
 
 def _announce(plan: Plan, console: Console) -> None:
