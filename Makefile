@@ -5,7 +5,7 @@ KERNELS := $(wildcard src/resharpen/engines/native/kernels/*.* src/resharpen/eng
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
-.PHONY: demo test test-all test-lowest lint style types kernels bench docs pictures chromium clean
+.PHONY: demo test test-all test-lowest lint style types kernels page bench docs pictures chromium clean
 
 demo: .venv/installed
 	$(BIN)/resharpen run fig1 --scale laptop --out runs/demo
@@ -19,7 +19,7 @@ test-all:
 	$(MAKE) -j2 lint chromium
 	$(PYTEST) -m ""
 
-lint: style types kernels
+lint: style types kernels page
 
 style: .venv/installed-dev
 	$(BIN)/ruff check .
@@ -32,6 +32,15 @@ types: .venv/installed-dev
 
 kernels: .venv/installed-dev
 	$(BIN)/python tools/lint_kernels.py
+
+# The scripts of the report: each is formatted; they are linted as the one script that they are on the page.
+BIOME := .venv/biome/node_modules/.bin/biome
+page: .venv/installed-dev
+	@[ -x $(BIOME) ] || npm install --silent --no-audit --no-fund --prefix .venv/biome @biomejs/biome@2.6.7 2>/dev/null || \
+		echo "NO NPM OR NO REGISTRY HERE: the JavaScript of the report is not linted"
+	@[ ! -x $(BIOME) ] || { \
+		$(BIN)/python -c "from resharpen.views.report import write; print(write.page_script())" >.venv/biome/report.js && \
+		$(BIOME) format src && $(BIOME) lint --error-on-warnings .venv/biome/report.js; }
 
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/set_complement.py
@@ -75,4 +84,4 @@ chromium:
 	touch $@
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-lowest .pytest_cache .ruff_cache .hypothesis

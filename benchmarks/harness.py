@@ -210,7 +210,8 @@ def measure(
     """A row for each system. `settled` remembers the best size and way of a system."""
     problem, pools = benchmark.problem(case), dict[str, Pool]()
     systems, batch = benchmark.systems(problem), minibatches(problem)[0]
-    plain = problem.parts.attention.name == "softmax"  # the peers have no other
+    usual = "softmax", type(problem.model).positions  # the peers have no others
+    plain = (problem.parts.attention.name, problem.parts.positions.name) == usual
     names = [name for name in names if name in systems and (plain or name.startswith("resharpen"))]
     expected = cache(lambda n_models: reference_loss(problem, batch, n_models))
     for name in names:

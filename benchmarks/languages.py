@@ -8,7 +8,7 @@ without anything to pad. Otherwise the peers pad: the plain loop to the longest 
 compiled for fixed shapes (torch.compile, JAX) to the maximum training length. At length 700 JAX has one model a
 process: more do not fit. The sorted peers do what a skilled user would: a minibatch is sorted by length and trained in
 four or eight pieces, each padded to its own longest sequence, whose gradients add up; as a plain loop, or compiled once
-for all shapes.
+for all shapes. Cases that name an attention or a position encoding are for our engines alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,18 @@ from trainers import BATCHES, NORM_EPSILON, Trainer, jax_vmap, minibatches, ours
 from resharpen import streams
 from resharpen.tasks import Batch, Dyck, Tomita
 
-CASES = ("full100", "tomita3", "tomita7", "dyck8-10", "tomita3-log-n", "tomita3-ssmax")
+ENCODINGS = ("alibi", "t5", "kerple", "rope-half", "rope-500k", "sinusoidal", "learned")
+CASES = (
+    "full100",
+    "tomita3",
+    "tomita7",
+    "dyck8-10",
+    "tomita3-log-n",
+    "tomita3-ssmax",
+    "tomita3-window",
+    "tomita3-sink",
+)
+CASES += tuple(f"tomita3-{positions}" for positions in ENCODINGS)
 LAYERS, D, HEADS = 2, 64, 4
 
 
@@ -40,9 +51,10 @@ def make_problem(case: str) -> Any:
     from resharpen.models import Transformer
     from resharpen.parts import PLACEMENTS, POSITIONS, Parts
 
-    language, attention = with_attention(case)
+    positions = next((name for name in ENCODINGS if case.endswith(f"-{name}")), "rope")
+    language, attention = with_attention(case.removesuffix(f"-{positions}"))
     task = {"full100": Full(3), "tomita3": Tomita(3), "tomita7": Tomita(7), "dyck8-10": Dyck(8, 10)}[language]
-    parts = Parts(PLACEMENTS["peri"], attention=attention, positions=POSITIONS["rope"])
+    parts = Parts(PLACEMENTS["peri"], attention=attention, positions=POSITIONS[positions], longest=task.longest_input)
     return Problem(task, Transformer(task.vocabulary), parts, task.cap, 64, 100_000, seed=0)
 
 

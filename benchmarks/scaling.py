@@ -30,16 +30,18 @@ from harness import say
 
 from resharpen.engines.choose import make_engine
 from resharpen.experiments.keeping.machine import provenance
-from resharpen.experiments.running.estimate import VALIDATION_SHARE, Paces, calibrate, seconds_per_step
+from resharpen.experiments.running.estimate import Paces, calibrate, measure_pace
 from resharpen.experiments.running.launchers import launch
 from resharpen.experiments.running.ray_launcher import Ray
 from resharpen.experiments.running.runner import Observer, run, with_engine
 from resharpen.experiments.specs.shelf import SHELF, take
 from resharpen.experiments.specs.spec import Experiment
 from resharpen.streams import GROUP
-from resharpen.views.progress import duration
+from resharpen.words import duration
 
 WORKERS = (1, 2)
+VALIDATION_SHARE = 1.1
+"""Checkpoints and reports of a long run take about a tenth of the training time."""
 SHARDS = 2
 """Of each worker."""
 CORES = (2, 64, 1_024)
@@ -51,7 +53,7 @@ def experiment_of(seconds: float) -> Experiment:
     """Set Complement, v = 9 and s = 8, in shards of about so many seconds."""
     whole = take("fig1", "paper").with_changes(models=GROUP, variants=["peri"])
     longest = with_engine(replace(whole, settings=whole.settings[-1:]))
-    pace = min(seconds_per_step(longest, longest.shards()[0]) for _ in range(5))
+    pace = min(measure_pace(longest, longest.shards()[0], scored=False).seconds for _ in range(5))
     return replace(longest, steps=max(100, round(seconds / pace / VALIDATION_SHARE)))
 
 
@@ -126,10 +128,11 @@ def best_pace(experiment: Experiment, tries: int) -> Paces:
 
 def shard_hours(experiment: Experiment, tries: int) -> list[float]:
     """Of one core, for each shard."""
-    pace, batch = best_pace(experiment, tries), experiment.batch
-    assert batch is not None
-    steps = [pace[shard.setting.name, shard.variant].step(shard.count, batch) for shard in experiment.shards()]
-    return [seconds * experiment.steps * VALIDATION_SHARE / 3_600 for seconds in steps]
+    pace = best_pace(experiment, tries)
+    return [
+        pace[shard.setting.name, shard.variant].shard(experiment, shard.setting.task, shard.count) / 3_600
+        for shard in experiment.shards()
+    ]
 
 
 def hours_on(cores: int, shards: Sequence[float]) -> float:

@@ -38,7 +38,7 @@ def with_attention(case: str) -> tuple[str, Any]:
     """A case without the attention that may stand at its end, and that attention."""
     from resharpen.parts import ATTENTIONS
 
-    name = next((name for name in ("log-n", "ssmax") if case.endswith(f"-{name}")), "softmax")
+    name = next((name for name in ("log-n", "ssmax", "window", "sink") if case.endswith(f"-{name}")), "softmax")
     return case.removesuffix(f"-{name}"), ATTENTIONS[name]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -11,6 +14,14 @@ from resharpen.models import Minimal
 from resharpen.tasks import SetComplement
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _state_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What tests train with is not code that their account trusts."""
+    directory = tmp_path_factory.mktemp("state")
+    os.environ["XDG_STATE_HOME"] = str(directory)
+    return directory
 
 
 @pytest.fixture

@@ -126,6 +126,7 @@ def of_parts(
         found(POSITIONS, positions or type(model).positions),
         found(DROPOUTS, dropout),
         tuple((site, NORMS[name]) for site, name in (norm_at or {}).items()),
+        longest=task.longest_input,
     )
     how = found(OPTIMIZERS, optimizer), found(SCHEDULES, schedule)
     return Problem(task, model, parts, length, batch, steps, seed, *how)

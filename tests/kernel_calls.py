@@ -81,8 +81,7 @@ def retriever_evaluate(engine: NativeEngine, theta, models, hyper, variant, n, b
 
 
 def _rotation(engine: NativeEngine, longest: int) -> Extents:
-    rope = engine.problem.parts.positions.name == "rope"
-    return [(longest * (engine.problem.model.d_head // 2) if rope else 0, FLOAT)] * 2
+    return [(engine._angles(longest).size, FLOAT)] * 2
 
 
 def transformer_train(engine: NativeEngine, t, cosine, sine, inputs, targets, lengths, n, longest) -> Extents:

@@ -26,7 +26,11 @@ STOP_AT_ONCE = Observer(asked=lambda: Asked(stop=True))
 def assert_same_results(a: Run, b: Run) -> None:
     """Every table and every kept weight, bit for bit."""
     for name in TABLES:
-        order = [c for c in ("model", "weights", "selection", "metric", "step", "length") if c in a.table(name).columns]
+        order = [
+            c
+            for c in ("model", "weights", "selection", "test", "metric", "step", "length")
+            if c in a.table(name).columns
+        ]
         assert_frame_equal(a.table(name).sort(order), b.table(name).sort(order), check_exact=True)
     assert weights_by_model(a) == weights_by_model(b)
 

@@ -5,13 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import get_args
 
 import polars as pl
 import pytest
 
-from resharpen.cli import Command, main
+from resharpen.cli import COMMANDS, Command, main
 from resharpen.commands.training import RunFigure, Submit, Training, _options
 from resharpen.engines.native import compiler
 from resharpen.experiments.running.runner import load, with_engine
@@ -59,7 +60,11 @@ def test_a_user_s_own_spec_from_file_to_figure(toml, tmp_path, capsys):
     main(["run", str(toml), "--out", str(out), "--workers", "1"])
     said = capsys.readouterr().out
     assert "4 of 4 shards to train" in said
-    assert f"Next: resharpen claims {out}, resharpen results {out}" in said
+    assert f"Next: resharpen compare {out}, resharpen report {out} --open" in said
+    result = said.partition("Result\n")[2].splitlines()[0]  # the verdict is what a run ends with
+    assert re.match(
+        r"  mine against pre on new lengths, mean of settings: median .* TVD; .* wins \d+% of 32 pairs", result
+    )
     for name in ("figure.png", "figure.svg", "run.json", "README.md"):
         assert (out / name).stat().st_size > 0
     store = load(out)
@@ -77,7 +82,7 @@ def test_a_user_s_own_spec_from_file_to_figure(toml, tmp_path, capsys):
     main(["claims", str(out)])
     assert "undecided at this scale" in capsys.readouterr().out
     main(["results", str(out)])
-    assert "sct-v4-s2" in capsys.readouterr().out
+    assert "s = 2    mine" in capsys.readouterr().out
     main(["figure", str(out), "--selection", "last", "--out", str(tmp_path / "pictures")])
     assert (tmp_path / "pictures" / "figure-last.svg").exists()
 
@@ -100,7 +105,7 @@ def test_results_are_tidy(toml, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["run", "fig9"], "unknown figure 'fig9': did you mean"),
+        (["run", "fig9"], "unknown figure or task 'fig9': did you mean"),
         (["run", "fig1", "--variants", "pre,perri"], "unknown variant 'perri': did you mean 'peri'"),
         (["run", "fig1", "--variants", "pre+post"], "has two of a kind (placement)"),
         (["run", "fig2", "--variants", "peri-init"], "a retriever has no placement 'peri-init'"),
@@ -109,6 +114,22 @@ def test_results_are_tidy(toml, tmp_path, capsys):
         (["run", "fig1", "--models", "-3"], "models = -3: must be at least 1"),
         (["run", "fig1", "--steps", "0"], "steps = 0: must be at least 1"),
         (["run", "fig1", "--workers", "0"], "workers = 0: must be at least 1"),
+        (["reprot", "runs/demo"], "unknown command 'reprot': did you mean 'report'?"),
+        (["--versoin"], "unknown option '--versoin': did you mean '--version'?"),
+        (["run", "fig1", "--modles", "3"], "unknown option of `resharpen run` '--modles': did you mean '--models'?"),
+        (
+            ["run", "fig1", "--scale", "smok"],
+            "unknown scale 'smok': did you mean 'smoke'? (allowed: laptop, overnight,",
+        ),
+        (["run", "fig1", "--scale=smok"], "unknown scale 'smok'"),
+        (["run", "fig1", "--launcher", "rya"], "unknown launcher 'rya': did you mean 'ray'? (allowed: local, ray)"),
+        (["run", "fig1", "--models", "x"], "--models x: must be a whole number"),
+        (["compare", "fig1-laptop", "--margin", "x"], "--margin x: must be a number"),
+        (["run"], "TARGET is missing: A figure of `resharpen list`"),
+        (["run", "fig1", "twice"], "Unrecognized options: twice (see: resharpen run --help)"),
+        (["theory", "--v"], "Missing value for argument '--v'"),
+        (["report", "fig1"], "fig1 is not a run directory: it has no run.json; did you mean 'fig1-laptop' or 'fig1-ov"),
+        (["verify", "--quick", "--reference", "fig1-laptip"], "did you mean 'fig1-laptop'?"),
         (["run", "fig1", "--seed", "-1"], "seed = -1: must be at least 0"),
         (["run", "nowhere.toml"], "No such file"),
         (["run", "nowhere.toml", "--scale", "smoke"], "--scale goes with the name of a figure"),
@@ -220,7 +241,7 @@ def test_a_dry_run_writes_nothing(toml, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
     assert re.search(r"shards +4", said)
     assert "64 models x 12 steps" in said
-    assert "hours" in said
+    assert re.search(r"time +about \d+ s on", said)
     assert "MiB" in said
 
 
@@ -232,7 +253,7 @@ def test_ctrl_c_leaves_a_run_that_resumes(toml, tmp_path, capsys):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
     assert process.stdout is not None
     for line in process.stdout:  # the first checkpoint shows that work is under way
-        if " step " in line:
+        if "best TVD so far" in line:
             break
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=60)
@@ -257,6 +278,27 @@ def test_help_and_bad_arguments_answer_at_once(args):
     assert "slow imports" not in done.stderr
     assert done.returncode == (0 if "--help" in args else 2)
     assert time.perf_counter() - started < 3
+
+
+def test_a_run_beside_a_misspelled_one_is_suggested(toml, tmp_path, capsys):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "run.json").touch()
+    for command in ("status", "report"):
+        assert f"did you mean '{tmp_path / 'tiny'}'?" in fails(capsys, command, str(tmp_path / "tinny"))
+
+
+def test_help_is_one_line_per_command_at_80_columns(capsys):
+    for words in ([], ["--help"], ["-h"]):
+        main(words)
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= 80
+        named = [line.split()[0] for line in lines if line.startswith("  ")]
+        assert named == list(COMMANDS)
+
+
+def test_the_version(capsys):
+    main(["--version"])
+    assert capsys.readouterr().out == f"resharpen {version('resharpen')}\n"
 
 
 def test_every_command_has_an_example(capsys):

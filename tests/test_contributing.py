@@ -179,7 +179,9 @@ def test_one_of_each_kind_is_added_as_the_table_says(tmp_path):
     for name, text in NEW.items():
         (package / name).write_text(text.lstrip())
     for name, (line, first, new) in IMPORTS.items():
-        change(package / name, f" in ({first},", f" in ({new}, {first},")
+        before = re.search(rf" in \(\s*(?={first},)", (package / name).read_text())
+        assert before, name
+        change(package / name, before[0], f"{before[0]}{new}, ")
         change(package / name, "from resharpen", f"{line}\nfrom resharpen")
     for name, after in LINES.items():
         for old, new in after.items():

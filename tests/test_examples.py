@@ -22,6 +22,7 @@ from resharpen.experiments.running import estimate
 from resharpen.experiments.specs import shelf
 from resharpen.experiments.specs.schema import TABLES
 from resharpen.experiments.specs.shelf import SCALES, SHELF, STUDIES, Size
+from resharpen.tasks import TASKS
 
 ROOT = Path(__file__).parent.parent
 SPECS = sorted((ROOT / "examples").glob("*.toml"))
@@ -138,7 +139,8 @@ def test_the_readme_s_commands_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.setattr(webbrowser, "open", lambda uri: True)
-    monkeypatch.setattr(estimate, "seconds_per_step", lambda experiment, shard: 1e-3)
+    monkeypatch.setattr(estimate, "measure_pace", lambda experiment, shard, scored: estimate.Pace(1e-3, 16, 64))
+    monkeypatch.setattr(estimate, "TIMES", str(tmp_path / "times.json"))
     tiny = (Size(1, 2, 1),) * len(SCALES)
     for name, entry in SHELF.items():
         small = partial(lambda settings, scale: settings("smoke")[:1], entry.settings)
@@ -163,9 +165,9 @@ def test_the_readme_s_commands_run(tmp_path, monkeypatch, capsys):
 
 
 def test_commands_in_docs_are_there():
-    """Every `resharpen run` in README and docs names a figure or a file that exists."""
+    """Every `resharpen run` in README and docs names a figure, a study, a task or a file that exists."""
     text = "".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
     shown = set(re.findall(r"^# ([\w-]+\.toml)$", text, re.M))  # a page can show the file itself
     for first in re.findall(r"resharpen run ([\w./-]+)", text):
         if first not in {*shown, "FILE.toml"} and not first.startswith(("runs/", "/", "...")) and not first.isupper():
-            assert (ROOT / first).exists() if "/" in first else first in {**SHELF, **STUDIES}, first
+            assert (ROOT / first).exists() if "/" in first else first in {**SHELF, **STUDIES, **TASKS}, first

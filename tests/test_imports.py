@@ -176,16 +176,17 @@ def test_helpers_travel(tiny, tmp_path, file):
     assert load(tmp_path / "node", trust_code=True).experiment == store.experiment
 
 
-def test_code_beside_a_helper_in_a_run_directory_is_not_executed(tiny, tmp_path, file):
+def test_another_helper_behind_a_link_is_not_executed(tiny, tmp_path, file):
     """A link in place of a package, into a run that came from somebody else."""
     run(replace(tiny, variants=[f"pre+{file}:mine"], models=1), tmp_path / "r", workers=1)
-    received = tmp_path / "received"
-    received.mkdir()
-    (received / "run.json").write_text("{}")
-    shutil.move(file.parent / "package", received / "package")
-    (file.parent / "package").symlink_to(received / "package")
+    received = shutil.move(file.parent / "package", tmp_path / "received")
+    (file.parent / "package").symlink_to(received)
     own._admitted.clear()
-    with pytest.raises(UserError, match=r"package.* lies in a run directory or behind a link"):
+    load(tmp_path / "r")
+    with (received / "__init__.py").open("a") as helper:
+        helper.write("\nraise RuntimeError('executed')\n")
+    own._admitted.clear()
+    with pytest.raises(UserError, match=r", or a file that it imports, has changed since this run began"):
         load(tmp_path / "r")
 
 

@@ -1,12 +1,14 @@
 """Train what a reference does not have yet of a figure, and keep it: python tools/extend_reference.py fig2 overnight
 
 Ctrl-C keeps what is finished; the same command continues, in another clone or on another machine from the last whole
-shards that the reference has there. Settings named behind it are trained again and replaced:
+shards that the reference has there. With --draws only models of the first draws are trained. Settings named behind it
+are trained again and replaced:
 
+    python tools/extend_reference.py fig3 overnight --draws 32
     python tools/extend_reference.py fig1 overnight sct-v9-s1
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 from make_reference import write_reference
@@ -19,13 +21,15 @@ from resharpen.signals import orderly
 from resharpen.views.progress import PlainProgress
 
 
-def main(figure: str, scale: str, *again: str) -> None:
+def main(figure: str, scale: str, again: list[str], draws: int | None = None) -> None:
     experiment = rs.figure(figure, scale)
     directory = Path("reference") / experiment.name
     kept = set(Reference(directory).built) if (directory / REFERENCE).exists() else set()
     settings = {shard.name: shard.setting.name for shard in experiment.shards()}
     # with settings to train again, nothing else is trained
     without = {name for name in settings if settings[name] not in again} if again else kept
+    if draws is not None:
+        without = without | {shard.name for shard in experiment.shards() if shard.first >= draws}
     with orderly() as signals:
         run = rs.run(
             experiment,
@@ -39,4 +43,10 @@ def main(figure: str, scale: str, *again: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("figure")
+    parser.add_argument("scale")
+    parser.add_argument("again", nargs="*", help="settings to train again")
+    parser.add_argument("--draws", type=int, help="train models of the first draws only")
+    asked = parser.parse_args()
+    main(asked.figure, asked.scale, asked.again, asked.draws)

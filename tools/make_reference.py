@@ -59,8 +59,8 @@ def write_reference(run: rs.Run, scores: pl.DataFrame, directory: Path, again: C
     hashes = {}
     for name, table in tables.items():
         packed = io.BytesIO()
-        single = table.with_columns(pl.col("value").cast(pl.Float32)) if name == "lengths" else table
-        single.write_parquet(packed, compression="zstd", compression_level=19)
+        small = _small(table, run) if name == "lengths" else table
+        small.write_parquet(packed, compression="zstd", compression_level=19)
         sha256 = hashes[f"{name}.parquet"] = files.sha256(packed.getvalue())
         files.write_bytes(reference.root / table_file(name, sha256), packed.getvalue(), lasting=True)
     header = {"spec": to_data(experiment), "drawn": search_data(experiment), "made": made, "sha256": hashes}
@@ -71,6 +71,14 @@ def write_reference(run: rs.Run, scores: pl.DataFrame, directory: Path, again: C
             path.unlink()
     files.remove_temporary(reference.root)
     return reference
+
+
+def _small(lengths: pl.DataFrame, run: rs.Run) -> pl.DataFrame:
+    """The table in single precision. The values without each block of sequences, which are most of its size, are kept
+    for the metric that checkpoints are chosen by."""
+    chosen = pl.col("metric") == run.experiment.settings[0].task.metric
+    without = [pl.when(chosen).then("without").alias("without")] if "without" in lengths.columns else []
+    return lengths.with_columns(pl.col("value").cast(pl.Float32), *without)
 
 
 def _same_spec(old: Experiment, new: Experiment) -> Experiment:

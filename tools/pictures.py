@@ -1,11 +1,14 @@
 """Draw the pictures of README and docs from `reference/`: python tools/pictures.py [NAME ...]
 
-Without names it draws all of them. Nothing is trained: pictures of single models (`dispersion`, `inside-s5`,
-`fig4-near`, `comparison`, `placements`) need weights, which references do not have; each has its command in the page
-that shows it.
+Without names it draws all of them. Nothing is trained but for `comparison`, the example of the README, which is drawn
+only by name and takes minutes. Pictures of single models (`dispersion`, `inside-s5`, `fig4-near`) and of runs without a
+reference (`placements`, `fig5`) have their commands in the page that shows them. `report` is a screenshot of the report
+and needs chromium.
 """
 
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +20,9 @@ from matplotlib.patches import Circle, FancyBboxPatch
 import resharpen as rs
 from resharpen.analysis.scores import scored_lengths
 from resharpen.parts import PLACEMENTS
-from resharpen.views.violins import COLORS, DARK
+from resharpen.views.compare_figure import draw_comparison, draw_remedies
+from resharpen.views.palette import BLUE, KNOWN, ORANGE
+from resharpen.views.violins import darker
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 REFERENCES = {
@@ -48,15 +53,16 @@ def hero() -> Figure:
     panels = figure.subplots(1, 2, sharey=True)
     titles = {"pre": "pre: norm before attention only", "peri": "peri: norm before and after attention"}
     for axes, (variant, title) in zip(panels, titles.items(), strict=True):
+        color = KNOWN[variant]
         of_variant = rows.filter(variant=variant).sort("draw", "length")
         lengths = sorted(of_variant["length"].unique())
         tvd_MxS = of_variant["value"].to_numpy().reshape(-1, len(lengths))
         axes.axvspan(0.5, TRAINED + 0.5, color="#DDDDDD", alpha=0.6, linewidth=0)
-        axes.plot(lengths, tvd_MxS.T, color=COLORS["train"], alpha=0.16, linewidth=0.8)
+        axes.plot(lengths, tvd_MxS.T, color=color, alpha=0.16, linewidth=0.8)
         middle = np.median(tvd_MxS, axis=0)
-        axes.plot(lengths, middle, color=DARK["train"], linewidth=2.6)
+        axes.plot(lengths, middle, color=darker(color), linewidth=2.6)
         axes.annotate(
-            "median", (7, middle[6]), (-4, 10), textcoords="offset points", fontsize=10, ha="right", color=DARK["train"]
+            "median", (7, middle[6]), (-4, 10), textcoords="offset points", fontsize=10, ha="right", color=darker(color)
         )
         axes.plot(lengths, [length / 9 for length in lengths], color="black", linewidth=0.9, linestyle=":")
         axes.text(4.2, 0.56, "uniform guess", fontsize=9, rotation=33, ha="center", va="center")
@@ -91,7 +97,7 @@ def _draw_block(axes: Axes) -> None:
     arrow = {"arrowstyle": "-|>", "color": "black", "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0}
 
     def box(x: float, y: float, width: float, text: str, norm: bool = False) -> None:
-        face, edge = ("#FCE9C5", COLORS["bema"]) if norm else ("#E6F0F7", COLORS["train"])
+        face, edge = ("#FCE9C5", ORANGE) if norm else ("#E6F0F7", BLUE)
         style = "round,pad=0.02,rounding_size=0.12"
         axes.add_patch(
             FancyBboxPatch((x - width / 2, y - 0.38), width, 0.76, boxstyle=style, fc=face, ec=edge, zorder=1)
@@ -143,13 +149,48 @@ def _draw_placements(axes: Axes) -> None:
             cell.set_facecolor("#F4F4F4")
 
 
-OWN = {"hero": hero, "block": block}
+def remedies() -> Figure:
+    return draw_remedies([rs.compare(rs.reference(f"remedies-{name}-laptop")) for name in ("sct", "max", "dyck")])
+
+
+def comparison() -> Figure:
+    """Of the example in the README, trained here."""
+    with tempfile.TemporaryDirectory() as directory:
+        return draw_comparison(rs.compare(rs.run(rs.read_toml(IMAGES.parents[1] / "examples/my_norm.toml"), directory)))
+
+
+def report(path: Path) -> None:
+    """The first screen of the report of figure 1, as a browser shows it."""
+    from playwright.sync_api import sync_playwright
+
+    from resharpen.views.report.write import write_report
+
+    with tempfile.TemporaryDirectory() as directory, sync_playwright() as playwright:
+        page_file = Path(directory) / "report.html"
+        write_report([rs.reference("fig1-overnight")], page_file)
+        chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 860}, device_scale_factor=1.25)
+        page.goto(page_file.as_uri())
+        page.wait_for_load_state("networkidle")
+        page.wait_for_timeout(1_500)  # charts are drawn after the page has loaded
+        page.screenshot(path=path)
+        browser.close()
+
+
+OWN = {"hero": hero, "block": block, "remedies": remedies}
+WITH_TRAINING = {"comparison": comparison}
 
 
 def main(*names: str) -> None:
-    for name in names or (*OWN, *REFERENCES):
-        figure = OWN[name]() if name in OWN else rs.draw(rs.reference(REFERENCES[name]))["figure"]
-        figure.savefig(IMAGES / f"{name}.png")
+    for name in names or (*OWN, *REFERENCES, "report"):
+        path = IMAGES / f"{name}.png"
+        if name == "report":
+            report(path)
+        elif draw := (OWN | WITH_TRAINING).get(name):
+            draw().savefig(path, dpi=DPI)
+        else:
+            rs.draw(rs.reference(REFERENCES[name]))["figure"].savefig(path, dpi=DPI)
         print(f"docs/images/{name}.png")
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import errno
 import os
 import sys
 import warnings
-from typing import Annotated, NoReturn
+from importlib import metadata
+from typing import Annotated, NoReturn, get_args
 
-import tyro
 from tyro.conf import subcommand
 
 from resharpen.commands.asking import Doctor, ListFigures, ListParts, Theory
 from resharpen.commands.looking import Claims, Compare, DrawFigure, Inspect, Report, Results, Status, Verify
+from resharpen.commands.parsing import overview, parse
 from resharpen.commands.scoring import Score
+from resharpen.commands.tasks import ListTasks
 from resharpen.commands.training import Reproduce, RunFigure, Submit
-from resharpen.errors import CONTROL, Failed, UserError
+from resharpen.environment import check
+from resharpen.errors import CONTROL, MACHINE, Failed, UserError
 from resharpen.paths import fixed_here
 
 Command = (
@@ -35,9 +37,12 @@ Command = (
     | Annotated[Verify, subcommand("verify")]
     | Annotated[Report, subcommand("report")]
     | Annotated[Theory, subcommand("theory")]
+    | Annotated[ListTasks, subcommand("tasks")]
     | Annotated[ListParts, subcommand("parts")]
     | Annotated[Doctor, subcommand("doctor")]
 )
+
+COMMANDS: dict[str, type] = {get_args(command)[1].name: get_args(command)[0] for command in get_args(Command)}
 
 
 def main(args: list[str] | None = None) -> None:
@@ -57,16 +62,19 @@ def main(args: list[str] | None = None) -> None:
     except BrokenPipeError:  # `resharpen results --csv | head`: the exit code of a process ended by SIGPIPE
         _end(141)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
-        _end(1 if full else 2, f"{error.filename or 'cannot write the output'}: {error.strerror}")
+        _end(1 if error.errno in MACHINE else 2, f"{error.filename or 'cannot write the output'}: {error.strerror}")
 
 
 def _command(args: list[str] | None) -> None:
-    description = (
-        "Ensembles of tiny attention models that show what carries over to longer inputs.\n\n"
-        "Start with: resharpen run fig1 --scale smoke"
-    )
-    command = tyro.cli(Command, prog="resharpen", description=description, args=args)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    words = sys.argv[1:] if args is None else args
+    if not words or words[0] in ("-h", "--help"):
+        print(overview(COMMANDS))
+        return
+    if words[0] == "--version":
+        print(f"resharpen {metadata.version('resharpen')}")
+        return
+    command = parse(COMMANDS, words)
+    check()
     from rich.console import Console
 
     # names and paths may look like markup, so styles are set with `style` or `Text` only

@@ -1,7 +1,5 @@
 """What user code declares is checked where it is declared, against what is expected there."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from types import FunctionType
@@ -61,7 +59,8 @@ def check_class(found: type, where: str) -> None:
             mine = inspect.getattr_static(found, name)
             if name.startswith("_") or not isinstance(function, FunctionType):
                 continue
-            if mine is method and "NotImplementedError" in function.__code__.co_names and name not in OPTIONAL:
+            empty = "NotImplementedError" in function.__code__.co_names or hasattr(function, "__isabstractmethod__")
+            if mine is method and empty and name not in OPTIONAL:
                 raise UserError(f"{where} does not define {name}({', '.join(inspect.signature(function).parameters)})")
             if mine is not method and isinstance(method, FunctionType) and isinstance(mine, FunctionType):
                 taken = inspect.signature(method).parameters.values()

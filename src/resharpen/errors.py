@@ -1,13 +1,17 @@
 """Exceptions that the command line turns into a one-line message."""
 
-from __future__ import annotations
-
 import difflib
+import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Characters that a terminal interprets; names in files from others may have them."""
+
+
+MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"""Errors of the system that are failures of the machine: a full disk, no memory. Others, such as a directory that does
+not exist, are bad input."""
 
 
 class UserError(ValueError):
@@ -25,6 +29,16 @@ def unknown(what: str, name: str, allowed: Iterable[str]) -> UserError:
     unknown placement 'pery': did you mean 'peri'? (allowed: peri, pre)
     """
     names = sorted(allowed)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean '{near[0]}'? " if near else ""
-    return UserError(f"unknown {what} '{name}': {hint}(allowed: {', '.join(names)})")
+    return UserError(f"unknown {what} '{name}': {suggestion(name, names)}(allowed: {', '.join(names)})")
+
+
+def suggestion(name: str, allowed: Mapping[str, str] | Iterable[str]) -> str:
+    """`did you mean 'NAME'? `: the most similar name, or else up to three that begin with it; empty if there is none.
+    A mapping says what to show for a name.
+
+    >>> suggestion("fig1", ["fig1-laptop", "fig1-overnight", "fig2-overnight"])
+    "did you mean 'fig1-laptop' or 'fig1-overnight'? "
+    """
+    shown = allowed if isinstance(allowed, Mapping) else {other: other for other in allowed}
+    near = difflib.get_close_matches(name, shown, n=1) or [other for other in shown if name and other.startswith(name)]
+    return f"did you mean {' or '.join(repr(shown[other]) for other in near[:3])}? " if near else ""

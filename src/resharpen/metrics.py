@@ -1,7 +1,5 @@
 """Scores of a prediction against the exact next-token distribution, and their reduction by length."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,10 +1,9 @@
 """`rs.run` and `rs.draw`: training and drawing from Python, with live progress and clean interrupts in a notebook."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
+from resharpen.analysis.scores import lengths_of
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.keeping.store import Run
@@ -14,6 +13,7 @@ from resharpen.experiments.specs.spec import Experiment
 from resharpen.signals import Orderly, orderly
 from resharpen.views.figures import Figures, draw_figures
 from resharpen.views.progress import NotebookProgress, in_notebook
+from resharpen.views.violins import Look
 
 
 class Interruptible(Orderly):
@@ -44,11 +44,16 @@ def draw(
     attention: str | None = None,
     track: Track = iter,
     metric: str | None = None,
+    test: str = "",
+    look: Look = Look(),  # noqa: B008  it is frozen
 ) -> Figures:
-    """The figures of a run by name, `figure` first; with `metric` only that one. With `attention` the kept models are
-    scored with another one, as by `rescore`; `track` iterates over the shards and may show progress."""
+    """The figures of a run by name, `figure` first; with `metric` only that one, with `test` on that test distribution.
+    With `attention` the kept models are scored with another one, as by `rescore`; `track` iterates over the shards and
+    may show progress; `look` sets width and title."""
     if attention is None:
-        return draw_figures(run, selection, metric=metric)
+        return draw_figures(run, selection, lengths=lengths_of(run, test), metric=metric, test=test, look=look)
     if not isinstance(run, Run):
         raise UserError(f"{run.directory} is a reference: it has no weights to score with {attention}")
-    return draw_figures(run, selection, attention, rescore(run, attention, selection, track), metric)
+    lengths_of(run, test)  # an unknown test says so before anything is scored
+    lengths = rescore(run, attention, selection, track, test)
+    return draw_figures(run, selection, attention, lengths, metric, test, look)

@@ -1,7 +1,5 @@
 """Relative paths start where a command was started, even if user code changes the working directory."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Dataclasses from plain data, such as a table of a TOML file: every key known, every value of its type."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar, get_type_hints

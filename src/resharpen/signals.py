@@ -4,8 +4,6 @@ Outside training the process ends at once, because an exception raised during an
 traceback. During training a first signal asks for an orderly stop, and USR1 for saving all states now.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -21,7 +19,9 @@ SAVING = [signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else []  # not on Window
 
 @contextlib.contextmanager
 def end_at_once() -> Iterator[None]:
-    """Outside training: a signal ends the process."""
+    """Outside training: a signal ends the process. There is nothing to save, so USR1 is ignored until it has ended."""
+    for number in SAVING:
+        signal.signal(number, signal.SIG_IGN)
     with _handling(dict.fromkeys(STOPPING, _end)):
         yield
 

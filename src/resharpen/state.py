@@ -4,8 +4,6 @@ The state of an ensemble is a flat dict of arrays, model axis first: `theta.E`, 
 `WEIGHTS.SELECTION.NAME`: which weights, at which checkpoint.
 """
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 from numpy.typing import NDArray

@@ -15,8 +15,6 @@ the training length, nothing of the model or the variant:
     [1713891541, 3781805453, 3159862348, 2600524760]
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

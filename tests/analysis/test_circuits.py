@@ -24,7 +24,7 @@ from resharpen.models import Minimal
 from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITIONS, STUDIED_PLACEMENTS, Parts, Placement
 from resharpen.parts.part import Norm
 from resharpen.tasks import SetComplement
-from resharpen.views.circuits import draw_cure, draw_model, draw_run
+from resharpen.views.circuits import draw_dispersion, draw_model, draw_run
 
 ALL = {name: Parts(PLACEMENTS[name]) for name in STUDIED_PLACEMENTS}
 ALL |= {"everything": Parts(Placement(True, True, True, True, True))}
@@ -114,7 +114,7 @@ def test_the_hard_coded_model_is_in_form_with_constant_attention() -> None:
 
 
 @pytest.mark.parametrize("kappa", [1.0, 4.0])
-def test_the_simplex_model_shows_dispersion_and_its_cure(kappa: float) -> None:
+def test_the_simplex_model_shows_dispersion_and_what_a_norm_restores(kappa: float) -> None:
     v, s, model = 7, np.arange(1, 7), Minimal.usual(7)
     weights = simplex_weights(v, kappa, residual=0.5)
     none = circuits.circuit_table(weights, ALL["none"], {"rms_epsilon": np.zeros(1)}, SetComplement(v))
@@ -286,9 +286,9 @@ def solving_table(kappa: float, placement: str, models: int = 4) -> circuits.Tab
     return circuits.circuit_table(weights, parts, {"rms_epsilon": np.full(models + 2, 1e-12)}, SetComplement(v))
 
 
-def test_picture_of_the_cure_shows_models_that_solved_their_task() -> None:
+def test_picture_of_dispersion_shows_models_that_solved_their_task() -> None:
     tables = {"none": solving_table(20, "none"), "out": solving_table(10, "out")}
-    figure = draw_cure(tables, train_length=2)
+    figure = draw_dispersion(tables, train_length=2)
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["none: 4 of 6 models", "out: 4 of 6 models", "", ""]
     assert "2 diverged" in "\n".join(text.get_text() for text in figure.texts)
@@ -297,8 +297,8 @@ def test_picture_of_the_cure_shows_models_that_solved_their_task() -> None:
         np.testing.assert_allclose(drawn, np.median(table["gap_mean"][:4], axis=0))
 
 
-def test_picture_of_the_cure_without_any_solved_model(tables: dict[str, circuits.Table]) -> None:
-    figure = draw_cure(tables, train_length=3)
+def test_picture_of_dispersion_without_any_solved_model(tables: dict[str, circuits.Table]) -> None:
+    figure = draw_dispersion(tables, train_length=3)
     assert figure.axes[0].get_title() == "pre: 0 of 6 models"
 
 

@@ -36,7 +36,8 @@ def made_up(values, metric=TVD, lengths=(2, 4), settings=("a",)):
     ]
     rows = pl.concat(tables).with_columns(gain=sign * pl.col("value"))
     none = dict.fromkeys(variants, ())
-    return Paired(variants[0], tuple(variants[1:]), settings, metric, "tokens", "train", none, rows)
+    what = (variants[0], tuple(variants[1:]), settings, metric, "tokens", "train", "best")
+    return Paired(*what, test="", parameters={}, labels={}, hyperparameters=none, every=rows, constant={})
 
 
 def tvds(rng, shape):

@@ -69,8 +69,9 @@ def test_by_variant_the_most_important_first():
             table = pl.DataFrame({"draw": np.arange(96), "gain": gains, **dict(zip(NAMES, u.T, strict=True))})
             tables.append(table.with_columns(**{name: pl.lit(value) for name, value in columns.items()}, fixed=1.0))
     hyperparameters = dict.fromkeys(("pre", "mine"), (*NAMES, "fixed"))
+    what = ("pre", ("mine",), ("a", "b"), Metric("score"), "tokens", "train", "best")
     paired = Paired(
-        "pre", ("mine",), ("a", "b"), Metric("score"), "tokens", "train", hyperparameters, pl.concat(tables)
+        *what, test="", parameters={}, labels={}, hyperparameters=hyperparameters, every=pl.concat(tables), constant={}
     )
     found = importances(paired)
     assert [i.variant for i in found] == ["pre"] * 12 + ["mine"] * 12  # what is fixed cannot matter

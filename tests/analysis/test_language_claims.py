@@ -77,7 +77,8 @@ def made_up(settings, level, draws=96, placements=PLACEMENTS, lengths=(100, 120,
                     lost *= of_draw * (1 + noise * rng.normal())
                     values.append((model, weights, metric, length, 1 - lost if metric == "auc" else lost))
     columns = ["model", "weights", "metric", "length", "value"]
-    table = pl.DataFrame(values, schema=columns, orient="row").with_columns(selection=pl.lit("best"), count=pl.lit(128))
+    same = {"selection": pl.lit("best"), "test": pl.lit(""), "count": pl.lit(128)}
+    table = pl.DataFrame(values, schema=columns, orient="row").with_columns(**same)
     return MadeUp(pl.DataFrame(models).with_columns(train_length=pl.lit(100)), table)
 
 
@@ -318,7 +319,8 @@ def test_claims_go_by_the_kind_of_task(task, numbers):
 
 def test_scores_are_titled_by_their_metric(capsys):
     row = {"setting": "tomita-3-s100", "variant": "pre", "weights": "train", "score": 0.9, "diverged_at": None}
-    print_scores(pl.DataFrame([row]), Tomita(3).metrics[Tomita(3).metric], Console())
+    metric = Tomita(3).metrics[Tomita(3).metric]
+    print_scores(pl.DataFrame([row]), metric, {"tomita-3-s100": "Tomita 3"}, Console())
     said = capsys.readouterr().out
     assert "ROC AUC of the logit of 1 over all lengths" in said
     assert "90%" in said  # the best tenth

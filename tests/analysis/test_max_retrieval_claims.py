@@ -32,8 +32,8 @@ def made_up(accuracy, draws=96, train_length=16, lengths=LENGTHS, lost=()):
             models.append((model, "max", placement, draw, train_length))
             for i, n in enumerate(lengths):
                 value = None if (placement, draw) in lost else accuracy(placement, i) + 0.01 * rng.standard_normal()
-                values.append((model, "train", "best", n, "accuracy", value, 64))
-    columns = ["model", "weights", "selection", "length", "metric", "value", "count"]
+                values.append((model, "train", "best", "", n, "accuracy", value, 64))
+    columns = ["model", "weights", "selection", "test", "length", "metric", "value", "count"]
     return MadeUp(
         pl.DataFrame(values, schema=columns, orient="row"),
         pl.DataFrame(models, schema=["model", "setting", "variant", "draw", "train_length"], orient="row"),

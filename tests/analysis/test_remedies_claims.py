@@ -39,8 +39,8 @@ def sct(sharper=0.3, norm=0.02, s=(2, 3)):
     ("levels", "verdict"),
     [
         (sct(), "holds"),
-        (sct(sharper=0.01), "does not hold"),  # it cures
-        (sct(sharper=0.15), "does not hold"),  # it is no cure, and yet takes off half
+        (sct(sharper=0.01), "does not hold"),  # it solves it
+        (sct(sharper=0.15), "does not hold"),  # it does not solve it, and yet takes off half
         (sct(norm=0.2), "does not hold"),
         (sct(sharper=0.25), "undecided at this scale"),  # what it takes off is as large as the margin
         ({**sct(), (2, "peri"): 0.4}, "holds"),  # s = 2 is no part of it
@@ -52,7 +52,7 @@ def test_set_complement(made_up, levels, verdict):
     assert len(claim.findings) == 4 * 2 + 2 + 2
 
 
-def test_few_draws_do_not_show_that_there_is_no_cure(made_up):
+def test_few_draws_do_not_show_that_nothing_solves_it(made_up):
     (claim,) = made_up(SetComplement(9), sct(), draws=32)
     assert claim.verdict == "undecided at this scale"
 
@@ -73,8 +73,8 @@ def test_runs_without_sharper_attention_say_nothing(made_up):
     assert made_up(MaxRetrieval(), {(16, "none"): 0.3, (16, "post"): 0.3}) == []
 
 
-def test_where_nobody_is_ill_nothing_is_cured(made_up):
-    """All do well without a remedy, and the norm harms: that is no cure by log n, whatever the numbers."""
+def test_where_all_is_solved_no_remedy_is_needed(made_up):
+    """All do well without a remedy, and the norm harms: log n solves nothing, whatever the numbers."""
     levels = {(16, name): 1.1 for name in ("none", "none+log-n", "none+ssmax")} | {(16, "post"): 0.7}
     (claim,) = made_up(MaxRetrieval(), levels)
     assert claim.verdict == "does not hold"

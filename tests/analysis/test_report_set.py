@@ -15,7 +15,7 @@ from resharpen.analysis.verdict import judged
 from resharpen.errors import UserError
 from resharpen.experiments.running.runner import run
 from resharpen.metrics import jackknife_error, mean_by_length, means_without
-from resharpen.tasks import Dyck, MaxRetrieval, SetComplement
+from resharpen.tasks import Copy, Dyck, MaxRetrieval, SetComplement, task
 from resharpen.tasks.blocks import BLOCKS, by_length_without
 from resharpen.tasks.task import Task
 from resharpen.tasks.trivial import best_for_tvd, constants, trivial_values
@@ -131,6 +131,18 @@ def test_blocks_of_every_kind_of_set():
     )
 
 
+def test_what_blocks_share_is_computed_once_per_report_set():
+    """A shard asks for all kinds of weights and selections; where a metric is defined depends on the set alone."""
+    dyck = Dyck(2, 3, sequences=12)
+    report = dyck.validation(0, "report")
+    measured = {name: np.zeros((1, len(report.length_P))) for name in ("tvd", "error", "closing")}
+    first = by_length_without(dyck, measured, report)
+    computed = task._defined.cache_info().misses
+    again = by_length_without(dyck, measured, report)
+    assert task._defined.cache_info().misses == computed
+    assert all(np.array_equal(first[name], again[name], equal_nan=True) for name in first)
+
+
 # ---- the best constant -------------------------------------------------------------------------------------------
 
 
@@ -151,6 +163,15 @@ def test_the_best_constant_for_tvd_is_that_of_a_linear_program():
         sums = np.concatenate([np.ones(v), np.zeros(places * v)])[None]
         least = linprog(costs, np.vstack(signs), bounds, sums, [1.0]).fun
         assert 0.5 * (share[:, None] * np.abs(q - p)).sum() == pytest.approx(least, abs=1e-9)
+
+
+def test_there_is_a_constant_at_every_length():
+    """Also for questions, whose sequences are sorted by their number of items. With items of two kinds a constant is
+    wrong for half of them."""
+    task = Copy(2, repeated=True, train_items=4)
+    found = trivial_values(task, 0, "tvd")["tvd"]
+    assert sorted(found) == task.validated
+    assert all(0.4 < value <= 0.5 for value in found.values())
 
 
 def test_no_constant_is_better_on_set_complement():

@@ -6,7 +6,7 @@ from math import comb, inf, isnan
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from resharpen.analysis import statistics
@@ -262,6 +262,7 @@ def test_most_below_against_its_definition():
 
 
 @given(st.lists(st.tuples(st.sampled_from([-1.0, 0.0, 1.0]), st.floats(1e-6, 1)), min_size=1, max_size=12))
+@example([(-1.0, 1.0), *[(0.0, 1 / 64)] * 4])  # 1 - 4/5 is less than 1/5
 def test_a_share_and_its_p_value_agree(cells):
     found = most_below([Interval(estimate, 0.0, 0.0, p) for estimate, p in cells], 0.0)
     assert (found.p < 0.05) == (not found.low <= 0.5 <= found.high)

@@ -43,8 +43,9 @@ def test_every_reference_is_one_line_and_nothing_stays(kept, capsys):
     out = shown(capsys)
     values = pl.read_parquet(next((kept / "reference" / "short").glob("lengths-*.parquet"))).filter(metric="tvd")
     mine = values.filter(values["model"].str.contains(r"^sct-v4-s2/(pre|peri)/([0-9]|1[0-5])$")).height
-    for name in ("short", "long"):
-        assert f"│ {name} │ {mine} │ agrees bit for bit │" in out
+    for name, steps in (("short", 12), ("long", 24)):
+        rests_on = f"sct-v4-s2: 2 x 16 models, {steps} steps, {mine} values"
+        assert f"{name} {rests_on} agrees bit for bit" in out
     assert out.index("First draws to train") < out.index("Compared with the references")
     assert list((kept / "scratch").iterdir()) == []
 
@@ -64,8 +65,8 @@ def test_what_differs_ends_with_1(kept, capsys):
     with pytest.raises(SystemExit, match="1"):
         main(["verify", "--all", "--quick"])
     out = shown(capsys)
-    assert re.search(r"long │ \d+ │ differs: sct-v4-s2/pre/3", out)
-    assert re.search(r"short │ \d+ │ agrees", out)
+    assert re.search(r"long .*? values differs: sct-v4-s2/pre/3", out)
+    assert re.search(r"short .*? values agrees", out)
 
 
 def test_a_stop_is_told_and_leaves_nothing(kept, capsys, monkeypatch):
@@ -82,16 +83,18 @@ def test_a_stop_is_told_and_leaves_nothing(kept, capsys, monkeypatch):
 
 
 def test_what_does_not_fit_is_skipped_with_the_reason(kept, monkeypatch):
-    """At one second per model and step, of two variants one after the other, 12 steps take 26.4 seconds."""
+    """At one second per model and step, of two variants one after the other, 12 steps take 24 seconds, and each shard
+    0.2 more. All get one model, then enough models to tell a difference, then a group, the cheaper first."""
     both = [Reference(kept / "reference" / name) for name in ("long", "short")]
     assert {plan.experiment.models for plan in plan_quick(both, 1)} == {16}
     one_second = {("sct-v4-s2", variant): Pace(1.0, 1, 8) for variant in ("pre", "peri")}
     monkeypatch.setattr("resharpen.experiments.running.quick.calibrate", lambda experiment: one_second)
     long, short = plan_quick(both, 1, minutes=1)
-    assert (short.experiment.models, short.why_not) == (2, "")
-    assert short.seconds == pytest.approx(52.8)
-    assert long.why_not == "1 model per variant for 24 steps would take about 0.9 min here, more than is left"
+    assert (short.experiment.models, short.why_not, short.seconds) == (1, "", pytest.approx(24.4))
+    assert long.why_not == "1 model per variant for 24 steps would take about 0.8 min here, more than is left"
     assert all(plan.why_not for plan in plan_quick(both, 1, minutes=0.4))
+    for minutes, models in ((2.0, (1, 1)), (3.6, (1, 6)), (8.0, (6, 6)), (12.4, (6, 16)), (21.2, (16, 16))):
+        assert tuple(plan.experiment.models for plan in plan_quick(both, 1, minutes)) == models
 
 
 @pytest.mark.parametrize(

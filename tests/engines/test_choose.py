@@ -162,15 +162,10 @@ class Shuffled(Dyck):
         return super().batch(key, group + 1, step, n, train_length)
 
 
-def test_a_task_that_trains_on_some_places_falls_back_to_torch():
-    problem = replace(transformer_problem(), task=Answers(2, 3))
-    assert "trains on all places up to the end of a sequence, and dyck" in why_not_native(problem)
-    assert why_not_native(problem, training=False) == ""
-
-
-def test_minibatches_of_one_s_own_are_those_that_native_trains_on():
-    """A task that is derived from a built-in one may draw others than the kernel would."""
-    problem, usual = (replace(transformer_problem(), task=kind(2, 3)) for kind in (Shuffled, Dyck))
+@pytest.mark.parametrize("kind", [Answers, Shuffled])
+def test_minibatches_of_one_s_own_are_those_that_native_trains_on(kind):
+    """A task that is derived from a built-in one may draw others than the kernel would, or train on fewer places."""
+    problem, usual = (replace(transformer_problem(), task=of(2, 3)) for of in (kind, Dyck))
     assert why_not_native(problem) == ""
     ensemble = make_ensemble(usual)
     engine, given, other = (make_engine("native", p, ensemble) for p in (problem, usual, usual))

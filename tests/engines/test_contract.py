@@ -45,6 +45,11 @@ VARIANTS = {
     "transformer-seven+layer+ssmax+alibi": transformer_problem(
         "seven", norm="layer", attention="ssmax", positions="alibi"
     ),
+    "transformer-pre+window+kerple": transformer_problem("pre", attention="window", positions="kerple"),
+    "transformer-pre+sink": transformer_problem("pre", attention="sink"),
+    "transformer-all+learned": transformer_problem("all", positions="learned"),
+    "transformer-peri-init+sinusoidal": transformer_problem("peri-init", positions="sinusoidal"),
+    "transformer-peri+t5": transformer_problem("peri", positions="t5"),
 }
 """What only the native engine has to show, because torch is the definition."""
 POISONED = {
@@ -78,7 +83,11 @@ class Case:
     @property
     def poisoned(self):
         learned = self.problem.model.parameters(self.problem.parts)
-        return *POISONED[self.family], *(name for name in learned if name.endswith(("_ssmax", "_queries")))
+        return *POISONED[self.family], *(
+            name
+            for name in learned
+            if name.endswith(("_ssmax", "_queries", "_t5", "_kerple", "_sink", "_learned", "_sinusoidal"))
+        )
 
     def validation(self):
         few = (2,) if self.family == "transformer" else ()
@@ -169,7 +178,7 @@ def test_poison_stays_in_its_model(case, poison):
         clean, poisoned = case.engine(ensemble), case.engine(ensemble)
         clean.advance(3)
         state = clean.dump()
-        state[f"theta.{name}"][1].flat[0] = poison
+        state[f"theta.{name}"].reshape(n_models, -1)[1, 0] = poison
         poisoned.load(state)
         clean.advance(4)
         poisoned.advance(4)

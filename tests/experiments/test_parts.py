@@ -4,6 +4,7 @@ reason and what fits instead."""
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -14,22 +15,28 @@ import resharpen as rs
 from resharpen.engines.torch.fast import TorchEngine
 from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.experiments.specs.variant import CATALOGS, DEFAULTS, PARTS
-from resharpen.models import Minimal, Retriever, Transformer
-from resharpen.parts import PLACEMENTS
+from resharpen.models import MODELS, Gru, Lstm, Minimal, Retriever, Rnn, Transformer
+from resharpen.parts import ATTENTIONS, PLACEMENTS, POSITIONS
 from resharpen.state import arrays_of
 from resharpen.tasks import Dyck, MaxRetrieval, SetComplement
 
 SETTINGS = {
     "minimal": Setting(SetComplement(5), 3, Minimal(5, 4, 2, 3)),
-    "transformer": Setting(Dyck(2, 3, sequences=2, selection_sequences=2), 9, Transformer(6, 2, 8, 2, 8)),
+    "transformer": Setting(Dyck(2, 3, sequences=2, selection_sequences=2), 20, Transformer(6, 2, 8, 2, 8)),
+    "rnn": Setting(Dyck(2, 3, sequences=2, selection_sequences=2), 9, Rnn(6, 4)),
+    "gru": Setting(Dyck(2, 3, sequences=2, selection_sequences=2), 9, Gru(6, 4)),
+    "lstm": Setting(Dyck(2, 3, sequences=2, selection_sequences=2), 9, Lstm(6, 4, 2)),
     "retriever": Setting(MaxRetrieval(longest=32, items=256, selection_items=128), 16, Retriever(12)),
 }
 TO_READ = "adaptive-temperature is only for rescoring trained models"
 NO_POSITIONS = "a retriever reads a set: its items have no positions; nope fits"
-SETS_FIT = "softmax, log-n, ssmax, entmax, asentmax fit"
+SETS_FIT = "softmax, log-n, ssmax, entmax, asentmax, sink, sigmoid, top-k fit"
 REFUSED = {
     "minimal": {
-        "nape": "nape gives positions to half of the heads: heads = 1 is odd; rope, nope, alibi, sinusoidal fit",
+        "nape": "nape gives positions to half of the heads: heads = 1 is odd; rope, rope-500k, nope, alibi, ",
+        "rope-half": "rope-half turns pairs in half of a head: d_k = 2 is no multiple of 4; rope, rope-500k, nope, ",
+        "window": "window leaves out keys 16 tokens back, and no input of the task is longer than 4 tokens: ",
+        "differential": "differential goes by pairs of heads: heads = 1 is odd; softmax, log-n, ",
         "adaptive-temperature": TO_READ,
     },
     "transformer": {"adaptive-temperature": TO_READ},
@@ -39,30 +46,41 @@ REFUSED = {
             for name in PLACEMENTS
             if name not in ("none", "pre", "post", "peri")
         },
-        "rope": NO_POSITIONS,
-        "alibi": NO_POSITIONS,
-        "nape": NO_POSITIONS,
-        "sinusoidal": NO_POSITIONS,
+        **{name: NO_POSITIONS for name in POSITIONS if name != "nope"},
         "rezero": "rezero scales what a block adds to a stream, and a retriever has no stream",
         "layer-scale": "layer-scale scales what a block adds to a stream, and a retriever has no stream",
-        "stick-breaking": f"stick-breaking needs an order, and a retriever reads a set; {SETS_FIT}",
+        **{
+            name: f"{name} needs an order, and a retriever reads a set; {SETS_FIT}"
+            for name in ("stick-breaking", "window", "forgetting", "retention", "gated-retention")
+        },
+        "differential": f"differential goes by pairs of heads, and a retriever has one; {SETS_FIT}",
         "gated": f"gated goes by what the query reads, and a retriever's query is one for all; {SETS_FIT}",
         "adaptive-temperature": TO_READ,
     },
 }
+RECURRENT = ("rnn", "gru", "lstm")
+for kind in RECURRENT:
+    REFUSED[kind] = {
+        name: f"{kind.capitalize()} has no {of} in its `takes`: '{name}' would change nothing"
+        for of in ("norm", "attention", "positions", "dropout")
+        for name in CATALOGS[of]
+        if name not in ("rms", "softmax", "nope", "no-dropout")
+    }
+    REFUSED[kind] |= {name: f"a {kind} has no placement '{name}'; none fits" for name in PLACEMENTS if name != "none"}
+    REFUSED[kind] |= dict.fromkeys(("rezero", "layer-scale"), f"{kind.capitalize()} has no norm in its `takes`")
 ALL = {name: kind for kind in PARTS for name in CATALOGS[kind]}
 FITTING = [(model, name) for model in SETTINGS for name in ALL if name not in REFUSED[model]]
 TOGETHER = pytest.mark.xdist_group("parts")  # one run for all
 EACH = pytest.mark.parametrize(("model", "name"), FITTING, ids=["-".join(each) for each in FITTING])
 
 
-def written(name: str) -> str:
+def written(model: str, name: str) -> str:
     """The part in a variant where it has something to do: norms stand on both sides of attention."""
-    return name if ALL[name] == "placement" else f"peri+{name}"
+    return name if ALL[name] == "placement" or model in RECURRENT else f"peri+{name}"
 
 
 def spec(model: str, *names: str) -> Experiment:
-    sums = list(dict.fromkeys(written(name) for name in names))
+    sums = list(dict.fromkeys(written(model, name) for name in names))
     sizes = {"models": 2, "steps": 6, "batch": 8, "checkpoints": 2, "engine": "torch"}
     # without warm-up, so that schedules differ from the second step on
     return Experiment("x", (SETTINGS[model],), sums, **sizes, hyperparameters={"warmup_steps": 0})
@@ -74,13 +92,17 @@ def engine_of(model: str, name: str) -> TorchEngine:
     return TorchEngine(made.problem(shard), made.ensemble(shard))
 
 
+def usual_of(model: str) -> str:
+    return "none" if model in RECURRENT else "peri"
+
+
 def is_usual(model: str, name: str) -> bool:
-    return name in ("peri", *DEFAULTS.values(), type(SETTINGS[model].model).positions)
+    return name in (usual_of(model), *DEFAULTS.values(), type(SETTINGS[model].model).positions)
 
 
 def test_names_are_distinct():
     names = [name for catalog in CATALOGS.values() for name in catalog]
-    assert len(set(names)) == len(names) == len(ALL) + 3
+    assert len(set(names)) == len(names) == len(ALL) + len(MODELS)
 
 
 @EACH
@@ -99,9 +121,11 @@ def test_it_trains_and_resumes_bit_for_bit(model, name):
 
 
 @EACH
-def test_it_is_paired_and_does_something(model, name):
+def test_it_is_paired_and_does_something(model, name, monkeypatch):
     """The draws and the initial weights of what it shares with `peri` are the same; where they lead to is not."""
-    usual, other = engine_of(model, "peri"), engine_of(model, name)
+    # sequences are shorter than eight tokens here
+    monkeypatch.setattr(sys.modules[ATTENTIONS["top-k"].function.__module__], "KEPT", 2)
+    usual, other = engine_of(model, usual_of(model)), engine_of(model, name)
     brought = getattr(CATALOGS[ALL[name]][name], "hyperparameters", {})
     draws, found = usual.ensemble.hyperparameters, other.ensemble.hyperparameters
     assert set(found) == set(draws) | set(brought)
@@ -122,14 +146,14 @@ def stored(request, tmp_path_factory):
     """A run of all that fit a model."""
     model = request.param
     further = [name for of, name in FITTING if of == model and not is_usual(model, name)]
-    made = replace(spec(model, "peri", *further), models=1, steps=3, checkpoints=1)
+    made = replace(spec(model, usual_of(model), *further), models=1, steps=3, checkpoints=1)
     return model, rs.run(made, tmp_path_factory.mktemp("parts") / model, workers=1)
 
 
 @TOGETHER
 def test_they_reload_to_their_stored_scores(stored):
     model, store = stored
-    assert len(store.experiment.variants) > 10
+    assert len(store.experiment.variants) > (6 if model in RECURRENT else 10)
     lengths = store.table("lengths")
     for variant in store.experiment.variants:
         for weights in ("train", "bema"):
@@ -156,11 +180,15 @@ def test_or_it_is_refused_with_its_reason(model, name, message):
     ("setting", "variant", "message"),
     [
         (Setting(SetComplement(5), 3), "olmo2", "sign of queries and keys of one number: d_k = 1; pre, post, peri, "),
-        (Setting(SetComplement(5), 3), "peri+rope", "d_k = 1 is odd; nope, alibi, sinusoidal fit"),
+        (Setting(SetComplement(5), 3), "peri+rope", "d_k = 1 is odd; nope, alibi, "),
         (SETTINGS["transformer"], "peri+stick-breaking+alibi", "goes without positions; nope fits"),
         (SETTINGS["retriever"], "none+stick-breaking+rope", NO_POSITIONS.split(";")[0]),
         (replace(SETTINGS["transformer"], model=Transformer(6, 1, 3, 3, 4)), "gemma3+nope", "d / heads = 1; pre, "),
-        (replace(SETTINGS["transformer"], model=Transformer(6, 1, 6, 3, 4)), "nape", "heads = 3 is odd; rope, nope, "),
+        (
+            replace(SETTINGS["transformer"], model=Transformer(6, 1, 6, 3, 4)),
+            "nape",
+            "heads = 3 is odd; rope, rope-500k, nope, ",
+        ),
     ],
 )
 def test_what_does_not_go_together(setting, variant, message):
@@ -181,7 +209,7 @@ def test_an_attention_that_orders_has_no_positions_by_itself():
 @TOGETHER
 def test_a_model_is_not_read_with_what_has_to_be_learned(stored):
     model, store = stored
-    for name, learned in (("ssmax", "s"), ("asentmax", "w_b, w_g"), ("gated", "W_g")):
+    for name, learned in (("ssmax", "s"), ("asentmax", "w_b, c_b, w_g, c_g"), ("gated", "W_g")):
         with pytest.raises(rs.UserError, match=f"'{name}' learns {learned}: models have to be trained with it"):
             rs.rescore(store, name)
     if model == "retriever":

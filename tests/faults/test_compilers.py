@@ -2,6 +2,10 @@
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 import warnings
 
 import pytest
@@ -9,7 +13,7 @@ from helpers import make_ensemble, make_problem
 
 from resharpen.cli import main
 from resharpen.engines.choose import make_engine, why_not_native
-from resharpen.engines.native import compiler, minimal
+from resharpen.engines.native import build, compiler, minimal
 
 TOML = """
 models = 1
@@ -46,6 +50,37 @@ BROKEN = {
     "is killed": "#!/bin/sh\nkill -9 $$\n",
     "speaks no UTF-8": "#!/bin/sh\nprintf '\\377\\376' >&2; exit 1\n",
 }
+
+
+def test_words_that_are_no_command(cache, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CXX", "g++ '")
+    main(["doctor"])
+    said = capsys.readouterr().out
+    assert "CXX = g++ ': no closing quotation" in said
+    (tmp_path / "spec.toml").write_text(TOML)
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", str(tmp_path / "spec.toml"), "--out", str(tmp_path / "run"), "--engine", "native"])
+    assert "CXX = g++ ': no closing quotation" in capsys.readouterr().err
+
+
+def test_what_killed_builds_left_is_removed(cache, tmp_path, monkeypatch):
+    """A compiler that waits, its process killed; the next build removes it once no compiler can still be at work."""
+    monkeypatch.setenv("CXX", script(tmp_path, "#!/bin/sh\ncase $1 in --version) echo x;; *) exec sleep 60;; esac\n"))
+    code = "from resharpen.engines.native.build import why_not_here; why_not_here('native')"
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as process:
+        deadline = time.monotonic() + 60
+        while not (left := list(cache.glob("build-*"))) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+    monkeypatch.setenv("CXX", script(tmp_path, BROKEN["says nothing"]))
+    build._why_not.cache_clear()
+    assert build.why_not_here("native")
+    assert list(cache.glob("build-*")) == left
+    then = time.time() - 3 * compiler.SECONDS
+    os.utime(left[0], (then, then))
+    build._why_not.cache_clear()
+    assert build.why_not_here("native")
+    assert not list(cache.glob("build-*"))
 
 
 @pytest.mark.parametrize("how", BROKEN)

@@ -81,9 +81,11 @@ def test_declarations_that_make_no_sense(tmp_path, decorator):
     assert re.search(DECLARED[decorator], said), said
 
 
+QUESTION = "rs.tasks.question.QuestionTask"
 CLASSES = {
     "no sample": ("def p_star(self, inputs): pass", "does not define sample(self, words_NxT"),
     "no p_star": ("def sample(self, words): pass", "does not define p_star(self, inputs_NxL"),
+    "no ask": ("def p_star(self, inputs): pass", "does not define ask(self, words_NxT, n_N)", QUESTION),
     "arguments": (
         "def sample(self): pass\n    def p_star(self, x): pass",
         "sample takes (self, words_NxT), and this is sa",
@@ -93,9 +95,9 @@ CLASSES = {
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_tasks_without_their_methods(tmp_path, capsys, name):
-    body, message = CLASSES[name]
+    body, message, *base = CLASSES[name]
     fields = "    v: int = 3\n    longest = 4\n    vocabulary = 3\n"
-    code = f"@dataclass(frozen=True)\nclass f(rs.TokenTask):\n{fields}    {body}\n"
+    code = f"@dataclass(frozen=True)\nclass f({base[0] if base else 'rs.TokenTask'}):\n{fields}    {body}\n"
     (tmp_path / "own.py").write_text(f"{HEAD}{code}# {tmp_path}\n")
     (tmp_path / "spec.toml").write_text(
         'models = 1\nsteps = 1\nvariants = ["pre"]\ntask = { kind = "own.py:f", train_lengths = [2] }'

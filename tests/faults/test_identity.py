@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from polars.testing import assert_frame_equal
-from runs import STOP_AT_ONCE, forge, rehash
+from runs import STOP_AT_ONCE, forge, refused, rehash
 
 from resharpen.engines.torch.fast import TorchEngine
 from resharpen.errors import Failed, UserError
@@ -119,7 +119,7 @@ def test_a_state_that_makes_no_sense_is_not_taken(under_way, whole, spec, change
     arrays = {name: array.copy() for name, array in where.saved().items()}
     change(arrays)
     where.save(arrays)
-    with pytest.warns(UserWarning, match=f"makes no sense: .*{message}.*starts again"):
+    with pytest.warns(UserWarning, match=f"is invalid: .*{message}.*starts again"):
         assert_same_tables(run(spec, under_way.directory, workers=1), whole)
 
 
@@ -222,6 +222,25 @@ def test_a_damaged_header_is_one_line(finished, change, message):
     with pytest.raises(UserError, match=message) as said:
         Run(finished.directory).shards()
     assert "run.json" in str(said.value)
+
+
+def test_a_header_that_cannot_be_read_is_not_called_damaged(finished, monkeypatch, capsys):
+    """Without rights, say; root has them all."""
+    header, read = finished.directory / "run.json", Path.read_bytes
+
+    def forbidden(path):
+        if path == header:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", forbidden)
+    assert (
+        refused(capsys, "status", str(finished.directory)) == f"resharpen: {header} cannot be read: Permission denied\n"
+    )
+    monkeypatch.undo()
+    header.unlink()
+    header.mkdir()
+    assert "run.json cannot be read: Is a directory" in refused(capsys, "run", str(finished.directory))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "7", "{", '{"format": 4}', "[" * 100_000, '{"format": ' + "9" * 5000 + "}"])

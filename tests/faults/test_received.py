@@ -1,7 +1,9 @@
 """Runs and references from somebody else: looking at one executes nothing of it without --trust-code."""
 
 import hashlib
+import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from make_reference import write_reference
 from runs import forge
 
 import resharpen as rs
+from resharpen import own
 from resharpen.cli import main
 
 PAYLOAD = """
@@ -20,6 +23,9 @@ import resharpen as rs
 def f(x, p):
     return x
 """
+SPEC = 'models = 1\nsteps = 2\nbatch = 4\nvariants = ["pre+payload.py:f"]\nengine = "torch"\n'
+SPEC += "task = { v = 4, train_lengths = [1, 2] }\n"
+NOT_MINE = "this account has not trained with "
 LOOKING = ["status", "results", "figure", "compare", "report", "inspect", "verify", "claims", "run"]
 
 
@@ -129,6 +135,7 @@ WAYS = {
     "around": lambda results, tmp_path: results / "shards" / ".." / "payload.py",
     "another run": beside,
     "a link": linked,
+    "outside of any run": lambda results, tmp_path: shutil.copy(results / "payload.py", tmp_path / "downloaded.py"),
     "from where we are": lambda results, tmp_path: Path("/proc/self/cwd/results/payload.py"),
 }
 
@@ -137,7 +144,7 @@ WAYS = {
 @pytest.mark.parametrize("command", ["status", "run"])
 def test_code_in_a_run_directory_is_not_executed(results, tmp_path, capsys, way, command):
     name_payload(results / "run.json", str(WAYS[way](results, tmp_path)))
-    assert "is executed with --trust-code only" in refused(capsys, command, "results")
+    assert NOT_MINE in refused(capsys, command, "results")
 
 
 def test_code_in_a_run_directory_is_executed_by_who_trusts_it(results, tmp_path, capsys):
@@ -153,7 +160,7 @@ def test_code_in_a_reference_is_not_executed(results, kept, capsys):
     for command in ("results", "claims", "report"):
         assert "a reference keeps no code" in refused(capsys, command, "kept", "--trust-code")
     name_payload(results / "run.json", str(kept / "payload.py"))
-    assert "is executed with --trust-code only" in refused(capsys, "status", "results")
+    assert NOT_MINE in refused(capsys, "status", "results")
 
 
 def test_a_reference_of_own_code_is_read_beside_its_run(tiny, tmp_path, capsys):
@@ -168,11 +175,51 @@ def test_a_reference_of_own_code_is_read_beside_its_run(tiny, tmp_path, capsys):
     assert write_reference(run, rs.scores(run), tmp_path / "kept").table("models").height == 4
 
 
+def test_code_that_this_account_has_trained_with_is_executed(results, tmp_path, capsys, monkeypatch):
+    """From where it was, as it was; not where somebody else says it is, nor by another account, nor with a record that
+    others can write to."""
+    shutil.copy(results / "payload.py", tmp_path / "mine.py")
+    (tmp_path / "spec.toml").write_text(SPEC.replace("payload", "mine"))
+    main(["run", "spec.toml", "--out", "mine", "--workers", "1"])
+    shutil.copytree("mine", "received")
+    (tmp_path / "copy.py").write_bytes((tmp_path / "mine.py").read_bytes())
+    forge(tmp_path / "received/run.json", lambda header: header["code"][0].update(path=str(tmp_path / "copy.py")))
+
+    def forget() -> None:
+        """As in a new process."""
+        (tmp_path / "executed").unlink(missing_ok=True)
+        own._admitted.clear()
+        own._module.cache_clear()
+
+    def look(run: str) -> None:
+        forget()
+        main(["results", run])
+        assert (tmp_path / "executed").exists()
+
+    def refuse(run: str) -> None:
+        forget()
+        assert NOT_MINE in refused(capsys, "results", run)
+
+    look("mine")
+    refuse("received")
+    main(["status", "received", "--trust-code"])
+    refuse("received")
+    record = Path(os.environ["XDG_STATE_HOME"]) / "resharpen/code"
+    assert stat.S_IMODE(record.stat().st_mode) == 0o600
+    record.chmod(0o660)
+    refuse("mine")
+    record.chmod(0o600)
+    look("mine")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    refuse("mine")
+    main(["run", "spec.toml", "--out", "mine", "--workers", "1"])
+    look("mine")
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_code_that_the_user_names_is_executed_wherever_it_lies(results, tmp_path, capsys, workers):
     """In this process and in workers; to continue, the run's own word for it is not enough."""
-    spec = 'models = 1\nsteps = 2\nbatch = 4\nvariants = ["pre+payload.py:f"]\nengine = "torch"\n'
-    (results / "spec.toml").write_text(f"{spec}task = {{ v = 4, train_lengths = [1, 2] }}\n")
+    (results / "spec.toml").write_text(SPEC)
     main(["run", "results/spec.toml", "--out", "mine", "--workers", str(workers)])
     assert len(rs.load("mine").done()) == 2
     assert (tmp_path / "executed").exists()

@@ -65,7 +65,7 @@ def test_signals_in_training(tmp_path):
     out = tmp_path / "it's"
     process = start("run", str(tmp_path / "long.toml"), "--out", str(out), "--workers", "2", start_new_session=True)
     with process:
-        next(line for line in process.stdout if " step " in line)
+        next(line for line in process.stdout if "so far:" in line)
         assert not list(out.rglob("state.safetensors"))  # the first would be saved after ten seconds
         os.killpg(process.pid, signal.SIGUSR1)
         deadline = time.monotonic() + 8

@@ -7,10 +7,13 @@ import time
 from dataclasses import dataclass
 
 import pytest
+from runs import refused
 
 import resharpen as rs
 from resharpen.cli import main
 from resharpen.errors import UserError
+from resharpen.experiments.keeping import machine
+from resharpen.experiments.running.runner import with_engine
 from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.experiments.specs.toml import from_data, read_toml
 from resharpen.tasks import MaxRetrieval, OwnLanguage, SetComplement
@@ -77,6 +80,38 @@ def test_what_is_wrong_is_one_line(change, message):
     with pytest.raises(UserError, match=message) as said:
         from_data({"name": "x", **GOOD, **change})
     assert len(str(said.value)) < 500
+
+
+LARGE = """
+models = 16
+steps = 4
+variants = ["pre"]
+engine = "torch"
+[task]
+kind = "dyck"
+k = 2
+m = 3
+train_lengths = [6]
+model = { d = 15000, layers = 1, heads = 1, d_mlp = 8 }
+"""
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_models_that_cannot_fit_are_refused_before_anything_is_written(tmp_path, monkeypatch, capsys, more):
+    monkeypatch.setattr(machine.os, "sysconf", lambda name: 2**22 if name == "SC_PHYS_PAGES" else 4096)
+    (tmp_path / "spec.toml").write_text(LARGE.replace("torch", "torch"))
+    said = refused(capsys, "run", str(tmp_path / "spec.toml"), "--out", str(tmp_path / "r"), *more)
+    assert "variant 'pre' of dyck-k2-m3-s6: 16 models of 900,450,000 weights need at least 537 GiB" in said
+    assert "this machine has 16 GiB" in said
+    assert not (tmp_path / "r").exists()
+
+
+def test_kernels_that_cannot_be_built_are_not_tried():
+    wide = from_data(
+        {**GOOD, "name": "wide", "engine": "auto", "task": {"v": 4, "train_lengths": [2], "model": {"d": 99_999}}}
+    )
+    with pytest.warns(UserWarning, match="a width of 99,999: it supports up to 512"):
+        assert {variant.engine for variant in with_engine(wide).variants.values()} == {"torch"}
 
 
 @pytest.mark.parametrize(
@@ -166,4 +201,4 @@ def test_names_are_shown_as_they_are_and_quoted_for_the_shell(name, tmp_path, mo
     assert code_of(["run", f"./{name}", "--workers", "1"]) == 0
     said = re.sub(r"\s+", "", capsys.readouterr().out)
     quoted = re.sub(r"\s+", "", shlex.quote(f"./{name}" if name.startswith("-") else name))
-    assert f"resharpenresults{quoted}" in said
+    assert f"resharpenreport{quoted}--open" in said

@@ -86,7 +86,7 @@ def test_what_makes_no_sense_is_damaged(finished, wrong):
 
 @pytest.mark.parametrize("wrong", ["texts", "no rows", "a model twice", "no checkpoint"])
 def test_what_reading_rejects_run_repairs(finished, whole, capsys, wrong):
-    """Only the shard that makes no sense is trained again."""
+    """Only the invalid shard is trained again."""
     table, change, message = WRONG[wrong]
     every = {path: path.read_bytes() for path in finished.directory.rglob("*.parquet")}
     others = {path: data for path, data in every.items() if "sct-v4-s1/pre" not in str(path)}

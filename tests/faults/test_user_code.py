@@ -90,6 +90,18 @@ def test_code_that_ends_the_process_while_it_trains(tmp_path, capsys, how):
     assert "resharpen_own_" not in said
 
 
+def test_code_that_failed_in_training_is_corrected_elsewhere(tmp_path, capsys):
+    """Its run keeps the code that failed: it is refused there, and trains in another directory."""
+    args = command(tmp_path, "1 / 0", "call")
+    assert "correct the file and choose another --out" in refused(capsys, *args)
+    command(tmp_path, "pass", "call")
+    for again in (args, ["run", str(tmp_path / "r")]):
+        said = refused(capsys, *again)
+        assert "own.py has changed since this run began: restore it, choose another --out for a new run, or" in said
+    main([*args[:3], str(tmp_path / "corrected"), *args[4:]])
+    assert len(list((tmp_path / "corrected").rglob("manifest.json"))) == 2
+
+
 @pytest.mark.parametrize(
     ("how", "at", "workers"), [("os._exit(0)", "import", 1), ("os._exit(0)", "call", 1), ("sys.exit(0)", "call", 2)]
 )

@@ -78,7 +78,7 @@ def test_workers_end_with_a_driver_that_is_killed(command, tmp_path, moment):
     with process:
         workers = workers_of(process)
         if moment == "working":
-            next(line for line in process.stdout if " step " in line)
+            next(line for line in process.stdout if "so far:" in line)
         else:
             time.sleep(moment)
         process.send_signal(signal.SIGKILL)
@@ -91,7 +91,7 @@ def test_workers_end_though_nobody_reads_what_they_say(command):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     with process:
         workers = workers_of(process)
-        next(line for line in process.stdout if " step " in line)
+        next(line for line in process.stdout if "so far:" in line)
         process.send_signal(signal.SIGSTOP)
         time.sleep(1)
         process.send_signal(signal.SIGKILL)
@@ -103,7 +103,7 @@ def test_a_killed_worker_is_reported_and_nothing_is_left_running(command, tmp_pa
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with process:
         workers = workers_of(process)
-        next(line for line in process.stdout if " step " in line)
+        next(line for line in process.stdout if "so far:" in line)
         os.kill(workers[0], signal.SIGKILL)
         _, error = process.communicate(timeout=20)  # the dead one holds nothing that the others wait for
     assert process.returncode == 1

@@ -112,8 +112,6 @@ def test_tied_weights_are_one_parameter_and_an_embedding():
         ("Counts", "changes calls when it is called"),
         ("Clamps", r"changes embedding\.weight when it is called"),
         ("Remembers", "keeps something between calls"),
-        ("Random", r"is random in eval\(\)"),
-        ("Mixes", "mixes sequences"),
         ("Pair", r"gives a tuple, not logits \[3, 2, 5\]"),
         ("Turned", r"gives \[2, 3, 5\] of float32, not \[3, 2, 5\] of float32 \(sequences, positions, tokens\)"),
         ("Infinite", "gives logits that are not finite"),

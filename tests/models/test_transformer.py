@@ -101,10 +101,22 @@ def test_without_positions_the_earlier_tokens_of_one_layer_are_a_set():
         assert torch.allclose(last[0], last[1], rtol=1e-12) == same
 
 
-@pytest.mark.parametrize("name", [*EVERYTHING, "heads-out", "olmo2", "gemma3"])
+@rs.attention(softmax=True, scale=lambda p: p.n.log(), window=3)
+def three(e, mask, p):
+    return rs.masked_softmax(e, mask)
+
+
+FURTHER = {
+    "window+t5": {"attention": three, "positions": "t5"},
+    "window": {"attention": three},
+    "sink+kerple": {"attention": "sink", "positions": "kerple"},
+}
+
+
+@pytest.mark.parametrize("name", [*EVERYTHING, "heads-out", "olmo2", "gemma3", *FURTHER])
 def test_gradients_against_finite_differences(name):
     """Along random directions of all weights at once, and along single weights of every tensor."""
-    problem = small(name)
+    problem = small("peri", **FURTHER[name]) if name in FURTHER else small(name)
     ensemble = make_ensemble(problem, 1)
     engine = Definition(problem, ensemble, "float64")
     theta = random_theta(problem, 1, scale=0.5)
@@ -226,6 +238,25 @@ def test_every_softmax_is_torch_s_own(attention, positions, monkeypatch):
     expected, none = logits_and_calls(problem, monkeypatch, record={})
     assert (calls, none) == (2 if attention.softmax and positions != "alibi" else 0, 0)  # of two layers
     assert torch.allclose(got, expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("positions", ["nope", "rope", "alibi"])
+def test_a_window_is_the_last_keys(positions):
+    """softmax over the last three logits, times the logarithm of how many they are; the same without the weights."""
+    bare = small("pre", positions="nope" if positions == "alibi" else positions)
+    windowed = small("pre", attention=three, positions=positions)
+    theta, tokens = tensors(random_theta(bare, 1, scale=0.9)), torch.tensor([[4, 0, 1, 3, 2, 2, 0, 1]])
+    e, got = {}, {}
+    SMALL.logits(theta, tokens, bare.parts, hyper([1e-6]), e)
+    logits = SMALL.logits(theta, tokens, windowed.parts, hyper([1e-6]), got)
+    assert torch.allclose(SMALL.logits(theta, tokens, windowed.parts, hyper([1e-6])), logits, rtol=1e-11, atol=1e-12)
+    weights, slopes = got["0.attention.weights"][0, 0], (2**-4, 2**-8) if positions == "alibi" else (0, 0)
+    for head, i in np.ndindex(2, 8):
+        seen = slice(max(0, i - 2), i + 1)
+        back = i - torch.arange(8, dtype=torch.float64)[seen]
+        row = math.log(min(i + 1, 3)) * e["0.attention.logits"][0, 0, head, i, seen] - slopes[head] * back
+        assert torch.allclose(weights[head, i, seen], row.softmax(-1), rtol=1e-10)
+        assert (weights[head, i] > 0).sum() == min(i + 1, 3)
 
 
 def test_a_softmax_has_no_scale_by_key(monkeypatch):

@@ -47,8 +47,13 @@ def test_softmax_is_softmax():
 def test_what_is_a_softmax_is_declared_as_one(name):
     """Once it is scaled; whatever is not declared goes without torch's own attention."""
     part, random = ATTENTIONS[name], torch.Generator().manual_seed(0)
-    e, mask = torch.randn(3, 6, 6, dtype=torch.float64, generator=random), torch.ones(6, 6, dtype=torch.bool).tril()
-    got = part.function(e, mask, SimpleNamespace(n=mask.sum(-1, keepdim=True)))
+    length, sizes = 12, {"heads": 2, "pairs": 1, "d": 3, "d_heads": 4}
+    e = torch.randn(1, 3, 2, length, length, dtype=torch.float64, generator=random)
+    mask = torch.ones(length, length, dtype=torch.bool).tril()
+    shapes = {name: p.sized(sizes).shape for name, p in part.parameters.items()}
+    learned = {name: torch.ones(1, 1, *shape, *(1,) * (3 - len(shape))).double() for name, shape in shapes.items()}
+    x = torch.randn(1, 3, length, 3, dtype=torch.float64, generator=random)
+    got = part.function(e, mask, SimpleNamespace(**learned, n=mask.sum(-1, keepdim=True), x=x))
     assert torch.allclose(got, masked_softmax(e, mask)) == part.softmax
 
 

@@ -72,7 +72,7 @@ def test_what_p_does_not_have_is_said():
 
 @pytest.mark.parametrize("name", ["t", "uniform"])
 def test_names_that_every_part_has_are_taken(name):
-    with pytest.raises(rs.UserError, match=f"'{name}' is taken: every part has p.training, p.t, p.steps, p.uniform"):
+    with pytest.raises(rs.UserError, match=f"'{name}' is taken: every part has p.training, p.t, p.steps, p.lengths, "):
         rs.norm(**{name: rs.learned("d", start=1.0)})(lambda x, p: x)
 
 

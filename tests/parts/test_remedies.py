@@ -29,7 +29,7 @@ def causal(length):
 def values(name, e, n, d=5):
     """What `p` holds for e [M, N, H, L, L]: numbers of keys, and learned parameters far from where they start."""
     models, _, heads = e.shape[:3]
-    sizes = {"heads": heads, "d": d, "d_heads": heads * 2}
+    sizes = {"heads": heads, "pairs": heads // 2, "d": d, "d_heads": heads * 2}
     shapes = {key: p.sized(sizes).shape for key, p in ATTENTIONS[name].parameters.items()}
     learned = {key: random(models, 1, *shape, scale=0.7, seed=1 + i) for i, (key, shape) in enumerate(shapes.items())}
     raised = {key: x.view(*x.shape, *(1,) * (5 - x.ndim)) for key, x in learned.items()}
@@ -104,20 +104,30 @@ def expected_row(name, e, x, of_head):
         return softmax(math.log(n) * e)
     if name == "ssmax":
         return softmax(of_head["s"] * math.log(n) * e)
+    if name == "sink":
+        return np.exp(e) / (math.exp(of_head["s"]) + np.exp(e).sum())
     if name == "asentmax" and n > 1:
-        b, g = math.log1p(math.exp(of_head["w_b"] @ x)), 2 * math.tanh(of_head["w_g"] @ x)
+        b = math.log1p(math.exp(of_head["w_b"] @ x + of_head["c_b"]))
+        g = 2 * math.tanh(of_head["w_g"] @ x + of_head["c_g"])
         return entmax15((1 + b * math.log(n) ** g) * e)
     if name == "asentmax":
         return np.ones(1)
+    if name == "sigmoid":
+        return np.array([sigma(logit - math.log(n)) for logit in e])
+    if name == "top-k":
+        kept = np.argsort(-e)[:8]
+        row = np.zeros(n)
+        row[kept] = softmax(e[kept])
+        return row
     row = np.zeros(n)  # stick-breaking
     for j in range(n - 1):
         row[j] = sigma(e[j]) * np.prod([1 - sigma(e[k]) for k in range(j + 1, n - 1)])
     return row
 
 
-@pytest.mark.parametrize("name", ["log-n", "ssmax", "asentmax", "stick-breaking"])
+@pytest.mark.parametrize("name", ["log-n", "ssmax", "sink", "asentmax", "stick-breaking", "sigmoid", "top-k"])
 def test_weights_against_numpy(name):
-    models, sequences, heads, length = 2, 3, 2, 7
+    models, sequences, heads, length = 2, 3, 2, 12
     e, (seen, n) = random(models, sequences, heads, length, length, scale=1.5), causal(length)
     p = values(name, e, n)
     got = ATTENTIONS[name](ATTENTIONS[name].scaled(e + HUGE * ~seen, p), seen, p).numpy()
@@ -160,7 +170,8 @@ def test_one_key_is_all_there_is_whatever_its_scale():
     """(log 1)^g would be infinite for a negative g."""
     e, n = random(1, 1, 1, 1, 1).requires_grad_(), torch.ones(1, 1, dtype=torch.float64)
     w = torch.full((1, 1, 1, 5, 1), -3.0, dtype=torch.float64, requires_grad=True)
-    p = SimpleNamespace(w_b=w, w_g=w, n=n, x=torch.ones(1, 1, 1, 5, dtype=torch.float64))
+    c = torch.zeros(1, 1, 1, 1, 1, dtype=torch.float64)
+    p = SimpleNamespace(w_b=w, w_g=w, c_b=c, c_g=c, n=n, x=torch.ones(1, 1, 1, 5, dtype=torch.float64))
     part = ATTENTIONS["asentmax"]
     got = part(part.scaled(e, p), torch.ones(1, 1, dtype=torch.bool), p)
     got.backward()
@@ -186,6 +197,35 @@ def test_a_gate_against_numpy():
     expected = (one["E"][tokens[-1]] + z @ one["W_O"]) @ one["U"]
     got = problem.model.logits(tensors(theta), torch.tensor([tokens]), problem.parts, hyper(np.array([epsilon])))
     assert np.allclose(got[0, 0, -1].numpy(), expected, rtol=1e-11)
+
+
+def test_asentmax_starts_at_a_scale_of_about_1():
+    """Whatever is read, at every length; as its authors train it."""
+    part, x = ATTENTIONS["asentmax"], random(1, 2, 50, 5)
+    start = {
+        name: torch.full((1, 1, *p.sized({"heads": 2, "d": 5}).shape), p.start) for name, p in part.parameters.items()
+    }
+    raised = {name: x.view(*x.shape, *(1,) * (5 - x.ndim)).double() for name, x in start.items()}
+    scale = part.scale(SimpleNamespace(**raised, x=x, n=causal(50)[1]))
+    assert torch.allclose(scale, torch.tensor(1 + math.log1p(math.exp(-3.0))).double(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["sigmoid", "top-k", "forgetting", "differential", "retention", "gated-retention", "asentmax"]
+)
+def test_gradients_by_finite_differences(name):
+    """Of logits, what is read, and everything learned, far from ties."""
+    part, (seen, n) = ATTENTIONS[name], causal(5)
+    e = random(1, 1, 2, 5, 5, scale=1.5).requires_grad_()
+    p = values(name, e, n, d=3)
+    names = [*part.parameters, "x"]
+
+    def weights(e, *learned):
+        p = SimpleNamespace(**dict(zip(names, learned, strict=True)), n=n)
+        return part(part.scaled(e, p), seen, p)
+
+    leaves = [getattr(p, name).requires_grad_() for name in names]
+    assert torch.autograd.gradcheck(weights, (e, *leaves))
 
 
 # ---- norms -----------------------------------------------------------------------------------------------------------

@@ -180,27 +180,46 @@ def test_a_task_says_where_the_loss_counts_and_where_it_is_scored():
     assert found["exact"][2].tolist() == [5]
 
 
-def test_a_masked_loss_is_trained_by_torch_and_ignores_the_rest():
+def test_a_masked_loss_is_trained_by_both_engines_and_ignores_the_rest():
     """A gradient step does not depend on targets outside the mask."""
     from helpers import make_ensemble, minimal_problem, transformer_problem
 
-    from resharpen.engines.choose import why_not_native
-    from resharpen.engines.torch.fast import TorchEngine
+    from resharpen.engines.choose import make_engine, why_not_native
     from resharpen.models import Transformer
 
     task = Echo(4)
     problem = transformer_problem("pre", model=Transformer(5, layers=1, d=8, heads=1, d_mlp=8), task=task, cap=6)
-    assert "leaves some out" in why_not_native(problem)
+    assert why_not_native(problem) == ""
     late = type("Late", (rs.SetComplement,), {"trained_places": lambda self, x: np.arange(x.shape[1]) > x[:, :1]})
     assert "draws its own" in why_not_native(replace(minimal_problem("peri"), task=late(9)))
     batch = problem.minibatch(0, 0)
     other = batch._replace(targets=np.where(batch.mask, batch.targets, (batch.targets + 1) % 5))
-    states = []
-    for given in (batch, other):
-        engine = TorchEngine(problem, make_ensemble(problem, 2))
-        engine.advance(1, [given])
-        states.append(engine.dump())
-    assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
+    for name in ("torch", "native"):
+        states = []
+        for given in (batch, other):
+            engine = make_engine(name, problem, make_ensemble(problem, 2))
+            engine.advance(1, [given])
+            states.append(engine.dump())
+        assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_minibatches_of_several_steps_are_those_of_each():
+    from helpers import transformer_problem
+
+    for task in (Echo(4), die(opening=None), rs.SetComplement(9)):
+        problem = transformer_problem(task=task, cap=5, batch=7)
+        for i, together in enumerate(problem.minibatches(3, 11, 4)):
+            for a, b in zip(together, problem.minibatch(3, 11 + i), strict=True):
+                assert np.array_equal(a, b)
+
+
+def test_a_minibatch_without_a_trained_place_is_one_line():
+    from helpers import transformer_problem
+
+    sometimes = die(trained_places=lambda self, x: np.broadcast_to(x[:, :1] == 0, x.shape))
+    problem = transformer_problem(task=sometimes, cap=4, batch=1)
+    with pytest.raises(rs.UserError, match="task 'die-4': no place of a minibatch of 1 sequences is trained"):
+        problem.minibatches(0, 0, 40)
 
 
 @pytest.mark.parametrize(

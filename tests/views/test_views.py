@@ -5,23 +5,28 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.text import Text as MatplotlibText
 from rich.console import Console
 
 import resharpen as rs
 from resharpen.analysis.claims import claims
 from resharpen.analysis.scores import scores
+from resharpen.cli import main
 from resharpen.errors import UserError
 from resharpen.experiments.running.runner import Observer, run
 from resharpen.experiments.running.training import Asked, Progress
-from resharpen.experiments.specs.spec import Experiment, Setting
+from resharpen.experiments.specs.spec import Experiment, Setting, labels
 from resharpen.models import Minimal, Retriever
 from resharpen.optim.hyperparameters import narrowed
 from resharpen.tasks import MaxRetrieval, Metric, SetComplement
+from resharpen.views.compare_figure import styles
+from resharpen.views.palette import BEMA, KNOWN
 from resharpen.views.progress import LiveProgress, Meter, PlainProgress
 from resharpen.views.report.gather import Gathered
 from resharpen.views.tables import print_claims, print_scores, print_status
-from resharpen.views.violins import half_violin, split_violin
+from resharpen.views.violins import Look, fit_values, half_violin, split_violin
 
 TVD = Metric("TVD", lower_is_better=True, worst=1.0)
 
@@ -31,9 +36,7 @@ def draw(store, **how):
 
 
 def texts(figure: Figure) -> str:
-    from matplotlib.text import Text
-
-    return "\n".join(text.get_text() for text in figure.findobj(Text))
+    return "\n".join(text.get_text() for text in figure.findobj(MatplotlibText))
 
 
 def test_figure_shows_models_and_counts(tiny, tmp_path):
@@ -41,7 +44,7 @@ def test_figure_shows_models_and_counts(tiny, tmp_path):
     figure = draw(store)
     assert len(figure.axes) == 2
     words = texts(figure)
-    for expected in ("pre", "peri", "training length s (tokens)", "mean TVD", "16 models per violin, 0 of 32 diverged"):
+    for expected in ("pre", "peri", "training length s (tokens)", "mean TVD", "16 models per violin, 0 of 64 diverged"):
         assert expected in words
     dots = [line for line in figure.axes[0].lines if line.get_marker() == "."]
     assert sum(len(line.get_xdata()) for line in dots) == 2 * 2 * 16  # s, weights, models
@@ -53,7 +56,7 @@ def test_figure_counts_the_diverged(tiny, tmp_path):
     rows = {**tiny.hyperparameters, "peak_learning_rate": narrowed("peak_learning_rate", 1e30)}
     rows["warmup_steps"] = narrowed("warmup_steps", 0)
     store = run(replace(tiny, hyperparameters=rows, models=2), tmp_path / "r", workers=1)
-    assert "4 of 4 diverged, 4 not shown" in texts(draw(store))
+    assert "8 of 8 diverged, 8 not shown" in texts(draw(store))
 
 
 def test_a_value_that_one_model_lacks_is_the_worst_one_in_figure_and_report(tmp_path):
@@ -99,7 +102,7 @@ def test_what_has_no_models_yet_has_no_row(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("selection", "words"),
     [
-        ("best", "at its best checkpoint ("),
+        ("best", "at its best checkpoint\n("),
         ("best-trained", "at its best checkpoint as judged on trained lengths"),
         ("last", "at its last checkpoint"),
     ],
@@ -126,9 +129,9 @@ def test_a_panel_for_every_variant(tiny, tmp_path):
 
 def test_violin_of_one_value_and_of_none():
     axes = Figure().subplots()
-    split_violin(axes, 1, np.array([0.25]), "train", TVD)
-    split_violin(axes, 1, np.array([]), "bema", TVD)
-    split_violin(axes, 1, np.array([np.nan]), "bema", TVD)
+    split_violin(axes, 1, np.array([0.25]), "train", TVD, "#0072B2")
+    split_violin(axes, 1, np.array([]), "bema", TVD, "#0072B2")
+    split_violin(axes, 1, np.array([np.nan]), "bema", TVD, "#0072B2")
     assert [line.get_ydata()[0] for line in axes.lines] == [0.25] * 3
 
 
@@ -152,10 +155,10 @@ def test_tables(tiny, tmp_path):
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
         print_claims(claims(store), console)
-        print_scores(scores(store), TVD, console)
+        print_scores(scores(store), TVD, labels(store.experiment.settings), console)
         print_status(store, console)
     text = console.export_text()
-    for expected in ("undecided at this scale", "sct-v4-s2", "4 of 4 finished", "resharpen figure"):
+    for expected in ("undecided at this scale", "s = 2", "4 of 4 finished", "resharpen figure"):
         assert expected in text
 
 
@@ -164,7 +167,8 @@ def progress(shard, step, setting="a", variant="peri", best=math.nan, lower_is_b
 
 
 def plan_of(*settings):
-    shard = [SimpleNamespace(count=16, setting=SimpleNamespace(name=name)) for name in settings]
+    task = SimpleNamespace(metric="tvd", metrics={"tvd": TVD}, lower_is_better=True)
+    shard = [SimpleNamespace(count=16, setting=SimpleNamespace(name=name, task=task)) for name in settings]
     variants = {"pre": SimpleNamespace(engine="native"), "peri": SimpleNamespace(engine="torch")}
     experiment = SimpleNamespace(steps=100, variants=variants, references=list)
     store = SimpleNamespace(experiment=experiment, directory="r")
@@ -172,20 +176,50 @@ def plan_of(*settings):
 
 
 def test_meter_weighs_settings_by_their_own_pace():
-    """Setting a takes 1 s, setting b 9 s, one worker: after a, nine seconds are left."""
+    """Setting a takes 10 s, setting b 90 s, one worker: after a, ninety seconds are left."""
     now = [0.0]
     meter = Meter(clock=lambda: now[0])
     meter.start(plan_of("a", "b"))
     meter.update(progress("a", 0))
-    now[0] = 1.0
+    now[0] = 10.0
     meter.update(progress("a", 100, best=0.2))
     assert meter.fraction == 0.5
-    assert meter.steps_per_second == 1600
+    assert meter.steps_per_second == 160
     meter.update(progress("b", 0, setting="b"))
-    now[0] = 2.0
+    now[0] = 20.0
     meter.update(progress("b", 10, setting="b", best=0.1))
-    assert meter.seconds_left() == 9 * (2.0 / 2.0)
+    assert meter.seconds_left() == 90 * (20.0 / 20.0)
     assert meter.best == {"peri": 0.1}
+    assert meter.pace == "88 model-steps/s, 1.5 min left"
+
+
+def test_time_left_is_not_said_before_a_shard_was_scored_and_written():
+    """300 steps take 1 s, and the first of them 0.9 s; results of a shard take 9 s more; 2,000 shards. The first step
+    alone would promise days, the steps alone half an hour, and it takes five hours and a half."""
+    now = [0.0]
+    meter = Meter(clock=lambda: now[0])
+    meter.start(plan_of(*["a"] * 2000))
+    meter.update(progress("a-0", 0))
+    for step, at in ((1, 0.9), (100, 1.0)):
+        now[0] = at
+        meter.update(progress("a-0", step, best=0.3))
+        assert meter.pace.endswith("model-steps/s")
+    now[0] = 10.0  # written: the next one begins
+    meter.update(progress("a-1", 0))
+    assert meter.seconds_left() == pytest.approx(1999 * 10)
+    assert meter.pace.endswith("5.6 h left")
+
+
+def test_a_long_shard_has_an_estimate_before_its_end():
+    now = [0.0]
+    meter = Meter(clock=lambda: now[0])
+    meter.start(plan_of("a"))
+    meter.update(progress("a", 0))
+    now[0] = 119.0
+    meter.update(progress("a", 10))
+    assert math.isnan(meter.seconds_left())
+    now[0] = 120.0
+    assert meter.seconds_left() == pytest.approx(120.0 * 9)
 
 
 @pytest.mark.parametrize(("lower", "best"), [(True, {"peri": 0.2, "pre": 0.7}), (False, {"peri": 0.9, "pre": 0.7})])
@@ -217,29 +251,53 @@ def test_progress_of_a_run_says_which_way_is_up(tmp_path):
     assert meter.best != {name: curves.filter(variant=name)["score"].min() for name in highest}
 
 
-def test_meter_does_not_count_what_an_earlier_call_did():
+def test_meter_does_not_take_what_an_earlier_call_did_for_its_own_pace():
     now = [0.0]
     meter = Meter(clock=lambda: now[0])
     meter.start(plan_of("a"))
     meter.update(progress("a", 60))
-    now[0] = 4.0
+    now[0] = 400.0
     meter.update(progress("a", 80))
-    assert meter.fraction == 0.5
-    assert meter.seconds_left() == 4.0
+    assert meter.fraction == pytest.approx(0.8)
+    assert meter.seconds_left() == pytest.approx(400.0)
 
 
-def test_plain_progress_writes_at_most_a_line_a_second():
+def test_after_a_resume_all_models_and_their_best_scores_count(tiny, tmp_path):
+    """A run of 16 models is extended to 32: it begins at one half, with the best of the first 16."""
+    first = run(tiny, tmp_path / "r", workers=1)
+    curves = first.table("curves").join(first.table("models"), on="model")
+    best = {name: curves.filter(variant=name)["score"].min() for name in tiny.variants}
+    meter, seen = Meter(clock=lambda: 0.0), []
+
+    def start(plan):
+        meter.start(plan)
+        seen.append((meter.models, meter.fraction, dict(meter.best), meter.metric))
+
+    store = run(replace(tiny, models=32), tmp_path / "r", workers=1, observer=Observer(start, meter.update))
+    assert seen == [(128, 0.5, best, "TVD")]
+    assert meter.fraction == 1.0
+    assert store.table("models").height == 128  # what the meter read has not been kept for later
+
+
+def test_a_log_has_a_line_per_minute_or_tenth():
     now = [0.0]
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
         plain = PlainProgress(console, clock=lambda: now[0])
         plain.plan(plan_of("a"))
         assert "(native and torch engine)" in console.export_text(clear=False)
-        for step in range(0, 101, 10):
-            now[0] += 0.25
+        for step in range(101):  # ten seconds for a run of a hundred checkpoints
+            now[0] += 0.1
             plain.update(progress("a", step, best=0.3))
-    lines = [line for line in console.export_text().splitlines() if "step" in line and "best" in line]
-    assert 2 <= len(lines) <= 4
+        fast = [line for line in console.export_text().splitlines() if "best TVD so far: peri 0.3000" in line]
+        plain = PlainProgress(console, clock=lambda: now[0])
+        plain.plan(plan_of("a"))
+        for second in range(600):  # ten minutes for the first tenth
+            now[0] += 1
+            plain.update(progress("a", second // 60, best=0.3))
+        slow = [line for line in console.export_text().splitlines() if "best TVD so far: peri 0.3000" in line]
+    assert len(fast) == 11
+    assert len(slow) == 10
 
 
 def test_live_progress_draws():
@@ -250,3 +308,51 @@ def test_live_progress_draws():
         live.update(progress("a", 50, best=0.123))
         live._live.refresh()
     assert "0.123" in console.export_text()
+
+
+def test_an_outlier_does_not_take_half_of_a_panel():
+    """One of 400 values is at 0.1: the axis begins at 0.9, and the panel says that one is below."""
+    left, right = Figure().subplots(1, 2, sharey=True)
+    values = np.linspace(0.9, 1.0, 200)
+    for axes, shown in ((left, values), (right, np.append(values, 0.1))):
+        split_violin(axes, 1, shown, "train", Metric("accuracy"), "#0072B2")
+    fit_values([left, right])
+    assert left.get_ylim()[0] == pytest.approx(0.9 - 0.03 * 0.1)
+    assert [text.get_text() for text in left.texts] == []
+    assert [text.get_text() for text in right.texts] == ["1 below"]
+
+
+def test_a_figure_for_a_paper(tiny, tmp_path, capsys):
+    """Text is text, no letter is smaller than 7 points, dots are one bitmap, and there is no title."""
+    store = run(replace(tiny, models=2), tmp_path / "r", workers=1)
+    figure = draw(store, look=Look(width=7, title=False))
+    assert figure.get_figwidth() == 7
+    assert figure.get_suptitle() == ""
+    sizes = [text.get_fontsize() for text in figure.findobj(MatplotlibText) if text.get_text()]
+    assert min(sizes) >= 7
+    words = ["figure", str(tmp_path / "r"), "--width", "7", "--format", "pdf,svg", "--no-title", "--out", str(tmp_path)]
+    main(words)
+    assert "figure.pdf (and .svg)" in capsys.readouterr().out
+    assert not (tmp_path / "figure.png").exists()
+    svg = (tmp_path / "figure.svg").read_text()
+    assert "training length s (tokens)</text>" in svg
+    assert svg.count("<image") >= 1
+    assert "random hyperparameters" not in svg
+    assert (
+        b"/FontFile2" in (tmp_path / "figure.pdf").read_bytes() or b"/Type42" in (tmp_path / "figure.pdf").read_bytes()
+    )
+    for wrong, said in (("--width=1", "must be from 3 to 40 inches"), ("--format=pgn", "did you mean 'png'")):
+        with pytest.raises(SystemExit):
+            main([*words[:2], wrong])
+        assert said in capsys.readouterr().err
+
+
+def test_a_variant_has_one_color_in_all_figures(tiny, tmp_path):
+    """In violins and in the comparison; that of BEMA is no variant's."""
+    store = run(replace(tiny, models=2), tmp_path / "r", workers=1)
+    figure = draw(store)
+    for axes, color in zip(figure.axes, (KNOWN["pre"], KNOWN["peri"]), strict=True):
+        faces = {to_hex(body.get_facecolor()[0]) for body in axes.collections}
+        assert faces == {color.lower(), BEMA.lower()}
+    assert styles(["pre", "peri"])["peri"]["color"] == KNOWN["peri"]
+    assert BEMA not in KNOWN.values()

@@ -96,7 +96,7 @@ class Trace:
 
 def is_inspectable(parts: Parts) -> bool:
     """Whether B and D describe such models: RMSNorms around attention, attention that sees a set and ends in W_O."""
-    plain = not (parts.attention.orders or parts.attention.output or parts.placement.heads_out)
+    plain = not (parts.attention.reads_order or parts.attention.output or parts.placement.heads_out)
     return parts.norm is rms and parts.positions.on == "nothing" and plain
 
 

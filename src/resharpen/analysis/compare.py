@@ -19,15 +19,15 @@ What follows from a median or a best tenth is said in `analysis/verdict.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from html import escape
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal
 
 from resharpen.analysis.best_of import best_of, budgets
 from resharpen.analysis.importance import Importance, importances
-from resharpen.analysis.pairing import Paired, pair
+from resharpen.analysis.pairing import Compared, Paired, pair
 from resharpen.analysis.report_set import Constant, Places, Shifts, of_best, of_median, shifts, widened
 from resharpen.analysis.samples import BEST, MEDIAN, Cells, by_draw, correlation_within_groups, median_of
 from resharpen.analysis.statistics import (
@@ -41,9 +41,8 @@ from resharpen.analysis.statistics import (
 from resharpen.analysis.verdict import MARGIN, Gain, judged, untrained
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.opening import RunOrReference
-from resharpen.experiments.specs.counts import Counts, unlike
+from resharpen.experiments.specs.counts import unlike
 from resharpen.streams import GROUP
-from resharpen.tasks import Metric
 
 if TYPE_CHECKING:
     import polars as pl
@@ -116,17 +115,9 @@ class Models:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Compared):
     """What `compare` found; it shows itself in a notebook."""
 
-    baseline: str
-    variants: tuple[str, ...]
-    """Without the baseline."""
-    settings: tuple[str, ...]
-    metric: Metric
-    unit: str
-    """Of lengths."""
-    weights: str
     margin: float
     effects: tuple[Effect, ...]
     """By variant, setting and lengths, `EVERY` setting last where there are several."""
@@ -135,23 +126,26 @@ class Comparison:
     models: tuple[Models, ...]
     correlation: Correlation
     importance: tuple[Importance, ...]
-    selection: str = "best"
-    parameters: Counts = field(default_factory=dict)
 
     def size_warnings(self) -> list[str]:
         """Variants that are larger or smaller than the baseline."""
         return unlike(self.parameters, self.baseline)
 
     def headlines(self) -> list[Effect]:
-        """One effect a variant: at new lengths where there are any, over all settings."""
+        """One effect per variant: at new lengths where there are any, over all settings."""
         last = {(effect.variant, effect.lengths): effect for effect in self.effects}  # the mean of settings, if any
         return [last.get((variant, "new")) or last[variant, "all"] for variant in self.variants]
 
     def sentences(self) -> list[str]:
+        """The verdict on each variant, with all numbers behind it."""
         return [sentence(effect, self) for effect in self.headlines()]
 
+    def results(self) -> list[str]:
+        """The verdict on each variant in two lines of a terminal at most."""
+        return [result(effect, self) for effect in self.headlines()]
+
     def table(self) -> pl.DataFrame:
-        """The effects, one a row."""
+        """The effects, one per row."""
         import polars as pl
 
         whole: dict[str, Any] = dict.fromkeys(("median_more", "best_tenth_more", "places", "fewest_places"), pl.Int64)
@@ -174,46 +168,48 @@ def compare(
     selection: str = "best",
     metric: str | None = None,
     pool: Sequence[RunOrReference] = (),
+    test: str = "",
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
     """Variants of a run, and of another one over the same draws, against a baseline: by default all against the one
     that the spec names, or else the first.
 
     `selection` says which checkpoints (best, best-trained, last), `metric` what is compared, by default what chooses
-    checkpoints. `pool` are runs of the same spec with other seeds: pairs are then of a seed and a draw.
+    checkpoints. `pool` are runs of the same spec with other seeds: pairs are then of a seed and a draw. `test` is a
+    further test distribution of the spec, to compare on. `tell` hears what is being done: with thousands of draws it
+    takes minutes.
     """
     if not (margin > 0 and isfinite(margin)):
         raise UserError(f"margin = {margin}: must be a number above 0, in the unit of the metric")
-    return compare_pairs(pair(run, variants, other, baseline, weights, selection, metric, pool), margin)
+    paired = pair(run, variants, other, baseline, weights, selection, metric, pool, test)
+    return compare_pairs(paired, margin, tell)
 
 
-def compare_pairs(paired: Paired, margin: float = MARGIN) -> Comparison:
+def compare_pairs(paired: Paired, margin: float = MARGIN, tell: Callable[[str], None] = lambda _: None) -> Comparison:
     correlation = correlation_within_groups(paired.scores, paired.metric.worst)
     worth, worst = correlation.worth(GROUP), paired.sign * paired.metric.worst
     effects: list[Effect] = []
     curves: list[BestOf] = []
     for lengths, rows in paired.means().items():
         cells = by_draw(rows, ["setting", "variant"], "gain", worst, worth)
-        effects += _effects(
-            cells, paired, lengths, margin, paired.rows.filter("new") if lengths == "new" else paired.rows
-        )
-        curves += _curves(cells, paired, lengths, worst)
+        behind = paired.rows.filter("new") if lengths == "new" else paired.rows
+        tell(f"gains, {lengths} lengths")
+        effects += _effects(cells, paired, lengths, margin, behind)
+        for i, ((setting, variant), sample) in enumerate(cells.items()):
+            tell(f"best of k, {lengths} lengths, {i} of {len(cells)} curves")
+            curves.append(_curve(setting, variant, sample, paired, lengths, worst))
+    tell("gains by length and importance of hyperparameters")
     order = {key: i for i, key in enumerate((v, s) for v in paired.variants for s in (*paired.settings, EVERY))}
+    shared: dict[str, Any] = {field.name: getattr(paired, field.name) for field in fields(Compared)}
     return Comparison(
-        paired.baseline,
-        paired.variants,
-        paired.settings,
-        paired.metric,
-        paired.unit,
-        paired.weights,
-        margin,
-        tuple(sorted(effects, key=lambda effect: order[effect.variant, effect.setting])),
-        tuple(_at_lengths(paired, worst, worth)),
-        tuple(curves),
-        tuple(Models(*row) for row in paired.models()),
-        correlation,
-        tuple(importances(paired, worth)),
-        selection=paired.selection,
-        parameters=paired.parameters,
+        **shared,
+        margin=margin,
+        effects=tuple(sorted(effects, key=lambda effect: order[effect.variant, effect.setting])),
+        at_lengths=tuple(_at_lengths(paired, worst, worth)),
+        best_of=tuple(curves),
+        models=tuple(Models(*row) for row in paired.models()),
+        correlation=correlation,
+        importance=tuple(importances(paired, worth)),
     )
 
 
@@ -227,7 +223,7 @@ def _effects(cells: Cells, paired: Paired, lengths: Lengths, margin: float, rows
         families.append([(variant, settings) for variant in paired.variants])
     effects = []
     for family in families:
-        members = [(variant, of, _samples(cells, variant, paired.baseline, of)) for variant, of in family]
+        members = [(variant, of, {s: (cells[s, variant], cells[s, base]) for s in of}) for variant, of in family]
         fewest = [min(len(a.values_N) for a, _ in samples.values()) for *_, samples in members]
         constant = [paired.beside_constant(rows, variant, of) for variant, of, _ in members]
         medians = judged([_median(samples, moved, variant, base) for variant, _, samples in members], fewest, margin)
@@ -257,10 +253,6 @@ Samples = dict[str, tuple[Sample, Sample]]
 """Setting -> the values of a variant and of the baseline."""
 
 
-def _samples(cells: Cells, variant: str, baseline: str, settings: Sequence[str]) -> Samples:
-    return {setting: (cells[setting, variant], cells[setting, baseline]) for setting in settings}
-
-
 def _median(samples: Samples, moved: Shifts, variant: str, baseline: str) -> Interval:
     gains = {setting: a - b for setting, (a, b) in samples.items()}
     error = of_median(moved, [((s, variant), (s, baseline), gain) for s, gain in gains.items()])
@@ -274,13 +266,10 @@ def _best(samples: Samples, moved: Shifts, variant: str, baseline: str) -> Inter
     return widened(sum_interval(signed, 1 - BEST, 0.0), error)
 
 
-def _curves(cells: Cells, paired: Paired, lengths: Lengths, worst: float) -> list[BestOf]:
-    found, best = [], paired.sign * paired.metric.bound
-    for (setting, variant), sample in cells.items():
-        k_K = budgets(len(sample.values_N))
-        value_K = [_turned(interval, paired.sign) for interval in best_of(sample, worst, best, k_K)]
-        found.append(BestOf(variant, setting, lengths, tuple(k_K), tuple(value_K)))
-    return found
+def _curve(setting: str, variant: str, sample: Sample, paired: Paired, lengths: Lengths, worst: float) -> BestOf:
+    k_K, best = budgets(len(sample.values_N)), paired.sign * paired.metric.bound
+    value_K = [_turned(interval, paired.sign) for interval in best_of(sample, worst, best, k_K)]
+    return BestOf(variant, setting, lengths, tuple(k_K), tuple(value_K))
 
 
 def _turned(interval: Interval, sign: int) -> Interval:
@@ -302,12 +291,7 @@ def _at_lengths(paired: Paired, worst: float, worth: float) -> list[AtLength]:
 
 
 def _row(effect: Effect) -> dict[str, object]:
-    row: dict[str, object] = {
-        "variant": effect.variant,
-        "setting": effect.setting,
-        "lengths": effect.lengths,
-        "pairs": effect.pairs,
-    }
+    row: dict[str, object] = {name: getattr(effect, name) for name in ("variant", "setting", "lengths", "pairs")}
     for name, gain in (("median", effect.median), ("best_tenth", effect.best)):
         row |= {f"{name}_gain": gain.interval.estimate, f"{name}_low": gain.interval.low}
         row |= {f"{name}_high": gain.interval.high, f"{name}_p": gain.p, f"{name}_verdict": gain.verdict}
@@ -319,23 +303,38 @@ def _row(effect: Effect) -> dict[str, object]:
     return row | {"places": places.total if places else None, "fewest_places": places.fewest if places else None}
 
 
+def result(effect: Effect, of: Comparison) -> str:
+    """`peri against pre on new lengths: median helps, +0.210 (+0.180 to +0.250) TVD; best tenth helps, +0.110 (+0.080
+    to +0.140); wins 93% of 96 pairs`"""
+    return f"{_against(effect, of)}: {'; '.join(_verdicts(effect, of))}"
+
+
 def sentence(effect: Effect, of: Comparison) -> str:
-    """`peri against pre on new lengths: median helps, 0.21 (0.18 to 0.25) TVD; best tenth helps, 0.11 (0.08 to 0.14);
-    wins 93% of 96 pairs`"""
-    where = {"new": "on new lengths", "all": "over all lengths"}[effect.lengths]
-    if effect.setting == EVERY:
-        where += ", mean of settings"
-    elif len(of.settings) > 1:
-        where += f" of {effect.setting}"
-    median, best = (gain.said(of.margin) for gain in (effect.median, effect.best))
-    said = [f"median {median} {of.metric.label}{_of_the_way(effect)}", f"best tenth {best}"]
-    said.append(f"wins {effect.wins.estimate:.0%} of {effect.pairs} pairs")
+    """The result, how many models beat a constant, and what was scored."""
+    median, *said = _verdicts(effect, of)
     if c := effect.constant:
         theirs = f"{of.baseline}: {c.baseline_beat} of {c.baseline_models}"
         said.append(f"{c.beat} of {c.models} models beat a constant ({theirs})")
     if effect.places:
         said.append(effect.places.said())
-    return f"{effect.variant} against {of.baseline} {where}: {'; '.join([*said, CHOSEN[of.selection]])}"
+    return f"{_against(effect, of)}: {'; '.join([median + _of_the_way(effect), *said, CHOSEN[of.selection]])}"
+
+
+def _against(effect: Effect, of: Comparison) -> str:
+    where = {"new": "on new lengths", "all": "over all lengths"}[effect.lengths]
+    if effect.setting == EVERY:
+        where += ", mean of settings"
+    elif len(of.settings) > 1:
+        where += f" of {of.labels.get(effect.setting, effect.setting)}"
+    if of.test:
+        where += f" of test {of.test}"
+    return f"{effect.variant} against {of.baseline} {where}"
+
+
+def _verdicts(effect: Effect, of: Comparison) -> list[str]:
+    median, best = (gain.said(of.margin) for gain in (effect.median, effect.best))
+    wins = f"wins {effect.wins.estimate:.0%} of {effect.pairs} pairs"
+    return [f"median {median} {of.metric.label}", f"best tenth {best}", wins]
 
 
 def _of_the_way(effect: Effect) -> str:

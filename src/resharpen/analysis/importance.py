@@ -17,8 +17,6 @@ distribution of each single hyperparameter uniform, are not detected. BEMA's row
 weights they are a check on the method.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -100,7 +100,7 @@ def opened(run: Run, settings: Iterable[Setting], weights: Weights = "train") ->
     for setting, (name, variant) in product(settings, run.experiment.variants.items()):
         model = setting.model_of(variant)
         shards = [s for s in done if s.setting == setting and s.variant == name]
-        parts = variant.parts(model)
+        parts = setting.parts_of(variant)
         # a user's class derived from Minimal may compute something else
         if not shards or type(model) is not Minimal or not is_inspectable(parts):
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -12,16 +12,15 @@ import numpy as np
 
 from resharpen.analysis.report_set import Constant, Places
 from resharpen.analysis.samples import paired_only
-from resharpen.analysis.scores import check_reported, scored_lengths, task_of
+from resharpen.analysis.scores import check_reported, constants, lengths_of, scored_lengths, task_of
 from resharpen.analysis.statistics import quantile
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.specs.counts import Counts
-from resharpen.experiments.specs.spec import roles
+from resharpen.experiments.specs.spec import labels, roles
 from resharpen.experiments.specs.toml import differences, tasks_data, to_data
 from resharpen.streams import GROUP
 from resharpen.tasks import Metric
-from resharpen.tasks.trivial import trivial_values
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,8 +30,8 @@ LEARNED = 0.02
 
 
 @dataclass(frozen=True)
-class Paired:
-    """Values of a metric at the kept checkpoints, of the draws that every variant has."""
+class Compared:
+    """What is compared."""
 
     baseline: str
     variants: tuple[str, ...]
@@ -40,16 +39,27 @@ class Paired:
     settings: tuple[str, ...]
     metric: Metric
     unit: str
+    """Of lengths."""
     weights: str
+    selection: str
+    test: str
+    """The further test distribution that is compared on; empty for the task itself."""
+    parameters: Counts
+    labels: Mapping[str, str]
+    """Of settings, for people."""
+
+
+@dataclass(frozen=True)
+class Paired(Compared):
+    """Values of a metric at the kept checkpoints, of the draws that every variant has."""
+
     hyperparameters: dict[str, tuple[str, ...]]
     """Of each variant, what is drawn for its models."""
     every: pl.DataFrame
     """One row per model, kind of weights and length, with the columns of `models`; `gain` is the value with the sign
     that makes more better, null for a model without any, `new` whether the length is longer than trained."""
-    selection: str = "best"
-    constant: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    constant: Mapping[str, Mapping[int, float]]
     """Setting -> length -> the value of the best constant distribution, where p* is known."""
-    parameters: Counts = field(default_factory=dict)
 
     @property
     def sign(self) -> int:
@@ -113,11 +123,11 @@ class Paired:
         constant, bound = self.sign * pl.col("constant").mean(), self.sign * self.metric.bound
         needed = constant + LEARNED * (bound - constant) if isfinite(bound) else constant
         better = pl.col("gain").mean() > needed
-        each = there.group_by("variant", "setting", "draw").agg(
+        each = there.group_by("variant", "setting", "draw", maintain_order=True).agg(
             better.fill_null(False).alias("better"), pl.col("constant").mean()
         )
         count = {v: (int(part["better"].sum()), len(part)) for (v,), part in each.group_by("variant")}
-        value = float(each.group_by("setting").agg(pl.col("constant").first())["constant"].mean())  # pyright: ignore[reportArgumentType]
+        value = float(each.group_by("setting", maintain_order=True).agg(pl.col("constant").first())["constant"].mean())  # pyright: ignore[reportArgumentType]
         return Constant(value, self.metric.bound, *count[variant], *count[self.baseline])
 
     def models(self) -> list[tuple[str, str, int, int, float, float]]:
@@ -126,11 +136,7 @@ class Paired:
 
         worst = self.sign * self.metric.worst
         value = pl.col("gain").fill_null(worst) * self.sign
-        columns = (
-            pl.len(),
-            pl.col("diverged_at").is_not_null().sum().alias("diverged"),
-            value.alias("values"),
-        )
+        columns = (pl.len(), pl.col("diverged_at").is_not_null().sum().alias("diverged"), value.alias("values"))
         best = self.metric.best_quantile
         return [
             (*cell, quantile(np.array(values), 0.5), quantile(np.array(values), best))
@@ -140,13 +146,14 @@ class Paired:
 
 def pair(
     run: RunOrReference,
-    variants: Sequence[str] = (),
-    other: RunOrReference | None = None,
-    baseline: str | None = None,
-    weights: str = "train",
-    selection: str = "best",
-    metric: str | None = None,
-    pool: Sequence[RunOrReference] = (),
+    variants: Sequence[str],
+    other: RunOrReference | None,
+    baseline: str | None,
+    weights: str,
+    selection: str,
+    metric: str | None,
+    pool: Sequence[RunOrReference],
+    test: str,
 ) -> Paired:
     """UserError for variants that are not there, and for runs whose draws make no pairs. `pool` are runs that differ in
     the seed only: a draw is then one of a seed."""
@@ -154,11 +161,15 @@ def pair(
 
     task = task_of(run)
     compared = metric or task.metric
-    check_reported(run, compared)
+    check_reported(run, compared, lengths_of(run, test))
     if pool and other is not None:
         raise UserError("choose between another run to compare with and runs of other seeds to pool")
+    seeds = {run.experiment.seed}
     for more in pool:
-        _check_other_seed([run, *pool[: pool.index(more)]], more)
+        if (seed := more.experiment.seed) in seeds:
+            raise UserError(f"{more.directory} has the seed of another run ({seed}): the same draws twice")
+        seeds.add(seed)
+        _check_same_draws(run, more, apart_from="seed")
     named = {name: (run, name) for name in run.experiment.variants}
     if other is not None:
         _check_same_draws(run, other)
@@ -171,8 +182,8 @@ def pair(
     chosen = [base, *(name for name in variants or named if name != base)]
     if len(chosen) == 1:
         raise UserError(f"{run.directory} has nothing to compare '{base}' with; add another run with --with RUN_B")
-    tables = {id(source): _values(source, compared, selection) for source in (run, other) if source is not None}
-    tables[id(run)] = _pooled([tables[id(run)], *(_values(more, compared, selection) for more in pool)])
+    tables = {id(source): _values(source, compared, selection, test) for source in (run, other) if source is not None}
+    tables[id(run)] = _pooled([tables[id(run)], *(_values(more, compared, selection, test) for more in pool)])
     parts = [
         tables[id(source)].filter(pl.col("variant") == own).with_columns(variant=pl.lit(name))
         for name in dict.fromkeys(chosen)
@@ -184,40 +195,37 @@ def pair(
         raise UserError(f"there is no draw yet that all variants have; continue with: {run.command}")
     if weights not in set(rows["weights"]):
         raise unknown("weights", weights, rows["weights"].unique())
+    settings = [setting for setting in run.experiment.settings if setting.name in set(rows["setting"])]
     return Paired(
         base,
         tuple(dict.fromkeys(chosen[1:])),
-        tuple(setting.name for setting in run.experiment.settings if setting.name in set(rows["setting"])),
+        tuple(setting.name for setting in settings),
         task.metrics[compared],
         task.unit,
         weights,
-        {name: tuple(source.experiment.rows(source.experiment.variants[own])) for name, (source, own) in named.items()},
-        rows,
         selection,
-        _constants(run, set(rows["setting"]), compared),
+        test,
         {
             (setting.name, name): source.experiment.parameter_count(setting, own)
             for name in dict.fromkeys(chosen)
             for source, own in (named[name],)
-            for setting in source.experiment.settings
-            if setting.name in set(rows["setting"])
+            for setting in settings
         },
+        labels(settings),
+        {name: tuple(source.experiment.rows(source.experiment.variants[own])) for name, (source, own) in named.items()},
+        rows,
+        constants(run, compared, set(rows["setting"]), test),
     )
 
 
-def _constants(run: RunOrReference, there: set[str], metric: str) -> dict[str, Mapping[int, float]]:
-    seed, tasks = run.experiment.seed, {s.name: s.task for s in run.experiment.settings if s.name in there}
-    found = {name: trivial_values(task, seed, metric) for name, task in tasks.items()}
-    return {name: values[metric] for name, values in found.items() if metric in values}
-
-
-def _values(run: RunOrReference, metric: str, selection: str) -> pl.DataFrame:
+def _values(run: RunOrReference, metric: str, selection: str, test: str) -> pl.DataFrame:
     import polars as pl
 
-    check_reported(run, metric)
+    lengths = lengths_of(run, test)
+    check_reported(run, metric, lengths)
     lower = task_of(run).metrics[metric].lower_is_better
     return (
-        scored_lengths(run, selection)
+        scored_lengths(run, selection, lengths)
         .filter(metric=metric)
         .with_columns(gain=pl.col("value") * (-1 if lower else 1), new=pl.col("length") > pl.col("train_length"))
     )
@@ -231,12 +239,6 @@ def _pooled(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
         return tables[0]
     apart = GROUP * (1 + max(int(table["draw"].max() or 0) for table in tables) // GROUP)  # pyright: ignore[reportArgumentType]
     return pl.concat([table.with_columns(pl.col("draw") + i * apart) for i, table in enumerate(tables)], how="diagonal")
-
-
-def _check_other_seed(runs: Sequence[RunOrReference], more: RunOrReference) -> None:
-    if more.experiment.seed in {run.experiment.seed for run in runs}:
-        raise UserError(f"{more.directory} has the seed of another run ({more.experiment.seed}): the same draws twice")
-    _check_same_draws(runs[0], more, apart_from="seed")
 
 
 def _check_same_draws(run: RunOrReference, other: RunOrReference, apart_from: str = "") -> None:
@@ -253,8 +255,13 @@ def _check_same_draws(run: RunOrReference, other: RunOrReference, apart_from: st
             for name, role in roles(r.experiment).items()
             if role.pairs and name != apart_from
         }
-        | {name: tasks_data([settings[name]])[0] for name in common}  # task, training length and model
+        | {name: _without_tests(tasks_data([settings[name]])[0]) for name in common}  # task, length and model
         for r, settings in ((run, ours), (other, theirs))
     )
     if changes := differences(a, b):
         raise UserError(f"{other.directory} does not pair with {run.directory} ({'; '.join(changes)})")
+
+
+def _without_tests(task: Mapping[str, Any]) -> dict[str, Any]:
+    """A further test changes neither models nor other values."""
+    return {name: x for name, x in task.items() if name != "test"}

@@ -24,6 +24,7 @@ import numpy as np
 
 from resharpen.analysis.statistics import TAIL, Floats, Interval, Sample
 from resharpen.metrics import jackknife_error
+from resharpen.tasks.blocks import BLOCKS
 
 if TYPE_CHECKING:
     import polars as pl
@@ -96,7 +97,11 @@ def of_median(shifted: Shifts, cells: Sequence[tuple[Any, Any, Sample]]) -> floa
     where it is not known."""
     if not all(a in shifted and b in shifted for a, b, _ in cells):
         return 0.0
-    return _error([(shifted[a] - shifted[b])[_middle(gains.values_N)].mean(0) for a, b, gains in cells])
+    moved = []
+    for a, b, gains in cells:
+        n, order_N = len(gains.values_N), np.argsort(gains.values_N, kind="stable")
+        moved.append((shifted[a] - shifted[b])[order_N[n // 4 : n - n // 4]].mean(0))
+    return _error(moved)
 
 
 def of_best(shifted: Shifts, cells: Sequence[tuple[Any, Any, Sample, Sample]]) -> float:
@@ -112,16 +117,11 @@ def _error(moved: Sequence[Floats]) -> float:
     return float(jackknife_error(np.mean(moved, axis=0)))
 
 
-def _middle(values_N: Floats) -> Any:
-    n = len(values_N)
-    return np.argsort(values_N, kind="stable")[n // 4 : n - n // 4]
-
-
 def _best(values_N: Floats) -> Any:
     return np.argsort(-values_N, kind="stable")[: -(-len(values_N) // 5)]
 
 
-def widened(interval: Interval, error: float, blocks: int = 10) -> Interval:
+def widened(interval: Interval, error: float) -> Interval:
     """With an error of the report set; the threshold of the p-value is zero.
 
     >>> round(widened(Interval(3.0, 0.0, 6.0, 0.05), 4 / 2.2621571628540993).low, 6)
@@ -131,7 +131,7 @@ def widened(interval: Interval, error: float, blocks: int = 10) -> Interval:
 
     if error == 0:
         return interval
-    reach = error * float(stdtrit(blocks - 1, 1 - TAIL))
+    reach = error * float(stdtrit(BLOCKS - 1, 1 - TAIL))
     low, high = (
         interval.estimate + sign * float(np.hypot(end - interval.estimate, reach))
         for sign, end in ((-1, interval.low), (1, interval.high))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.state import SELECTIONS
 from resharpen.tasks import Task
+from resharpen.tasks.trivial import trivial_values
 
 if TYPE_CHECKING:
     import polars as pl
@@ -23,9 +25,19 @@ def worst_values(run: RunOrReference) -> dict[str, float]:
     return {name: metric.worst for name, metric in task_of(run).metrics.items()}
 
 
+def lengths_of(run: RunOrReference, test: str = "") -> pl.DataFrame:
+    """The table `lengths` of one test distribution: by default the task itself. Tests are never mixed."""
+    tests = dict.fromkeys(name for setting in run.experiment.settings for name in setting.task.tests)
+    if test and test not in tests:
+        if not tests:
+            raise UserError(f"{run.directory} has no further tests: name them in the spec, as [task.test.{test}]")
+        raise unknown(f"{run.directory} has no test", test, tests)
+    return run.table("lengths").filter(test=test)
+
+
 def reported_metrics(run: RunOrReference, lengths: pl.DataFrame | None = None) -> set[str]:
     """The metrics of which there are values."""
-    rows = run.table("lengths") if lengths is None else lengths
+    rows = lengths_of(run) if lengths is None else lengths
     return set(rows.filter(rows["count"] > 0)["metric"].unique())
 
 
@@ -37,6 +49,17 @@ def check_reported(run: RunOrReference, metric: str, lengths: pl.DataFrame | Non
     if metric not in (there := reported_metrics(run, lengths)):
         has = ", ".join(name for name in known if name in there) or "none yet"
         raise UserError(f"{run.directory} has no values of '{metric}': it was not measured there (measured: {has})")
+
+
+def constants(
+    run: RunOrReference, metric: str, settings: Collection[str], test: str = ""
+) -> dict[str, dict[int, float]]:
+    """Setting -> length -> the value of the best constant distribution on a test, where it is known."""
+    seed = run.experiment.seed
+    there = [s for s in run.experiment.settings if s.name in settings and test in ("", *s.task.tests)]
+    tasks = {s.name: s.task.tested(test) for s in there}
+    found = {name: trivial_values(task, seed, metric) for name, task in tasks.items()}
+    return {name: values[metric] for name, values in found.items() if metric in values}
 
 
 def not_recorded(run: RunOrReference) -> list[str]:
@@ -54,7 +77,7 @@ def scored_lengths(run: RunOrReference, selection: str = "best", lengths: pl.Dat
       is left out of densities, counted in captions, and ranked worst in statistics.
     - A model that has values, but not at this length, gets the worst one here.
 
-    `lengths` replaces the run's own rows, for example by rescored ones.
+    `lengths` replaces the run's own rows, for example by those of another test, or by rescored ones.
     """
     import polars as pl
 
@@ -64,7 +87,7 @@ def scored_lengths(run: RunOrReference, selection: str = "best", lengths: pl.Dat
     value = pl.col("value").fill_null(
         pl.col("metric").replace_strict(worst_values(run), default=None, return_dtype=pl.Float64)
     )
-    rows = run.table("lengths") if lengths is None else lengths
+    rows = lengths_of(run) if lengths is None else lengths
     return (
         rows.filter(pl.col("selection") == selection, pl.col("count") > 0)
         .join(run.table("models"), on="model", maintain_order="left")
@@ -73,13 +96,18 @@ def scored_lengths(run: RunOrReference, selection: str = "best", lengths: pl.Dat
 
 
 def scores(
-    run: RunOrReference, selection: str = "best", lengths: pl.DataFrame | None = None, metric: str | None = None
+    run: RunOrReference,
+    selection: str = "best",
+    lengths: pl.DataFrame | None = None,
+    metric: str | None = None,
+    test: str = "",
 ) -> pl.DataFrame:
     """Per model and kind of weights: the mean of a metric (default: the task's) over all lengths, `score`, and over new
     lengths, `score_new`, with the columns of `models`. Null where there are none, and for a model that diverged before
     its first checkpoint; see `scored_lengths`."""
     import polars as pl
 
+    lengths = lengths_of(run, test) if lengths is None else lengths
     metric = metric or task_of(run).metric
     if metric != task_of(run).metric:
         check_reported(run, metric, lengths)
@@ -96,12 +124,13 @@ def scores(
     )
 
 
-def tidy_results(run: RunOrReference) -> pl.DataFrame:
-    """Every measured value of a run, one per row, with the columns of `models`; `error` is the
-    standard error of a value on this report set, null where the set is not a sample or it was not measured."""
+def tidy_results(run: RunOrReference, test: str | None = None) -> pl.DataFrame:
+    """Every measured value of a run, one per row, with the columns of `models`; `error` is the standard error of a
+    value on its report set, null where the set is not a sample or it was not measured. The column `test` tells further
+    test distributions apart and is empty for the task itself; with `test` only the rows of that one."""
     import polars as pl
 
-    lengths = run.table("lengths")
+    lengths = run.table("lengths") if test is None else lengths_of(run, test)
     variance = pl.col("without").list.var(ddof=0) * (pl.col("without").list.len() - 1.0)  # a jackknife
     lengths = lengths.with_columns(error=variance.sqrt()).drop("without")
     return lengths.join(run.table("models"), on="model", maintain_order="left")

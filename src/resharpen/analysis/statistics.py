@@ -8,7 +8,7 @@ Shapes: N draws, S settings, C cells (models of one draw), G groups of draws, R 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, nan
 
@@ -30,14 +30,17 @@ ONE_SIDED = 1.645
 
 @dataclass(frozen=True)
 class Sample:
-    """A value per draw, and the effective number of draws. Samples of one setting can be subtracted, draw by draw: they
-    share hyperparameters, initial weights and data."""
+    """A value per draw, and the effective number of draws. Samples of one setting are paired draw by draw."""
 
     values_N: Floats
     effective: float
 
     def __sub__(self, other: Sample) -> Sample:
         return Sample(self.values_N - other.values_N, self.effective)
+
+
+Terms = Sequence[tuple[float, str, Sample]]
+"""Of a sum: (weight, setting, sample)."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,7 @@ class Interval:
 
 
 def quantile(values_N: Floats, q: float) -> float:
-    """The (N + 1) q-th of N ordered values, linear between neighbors; used for every quantile over models. It is
-    unbiased for uniform draws: in a sum over settings bias adds up, noise does not.
+    """The (N + 1) q-th of N ordered values, linear between neighbors; unbiased for uniform draws.
 
     >>> [quantile(np.arange(1.0, 10.0), q) for q in (0.1, 0.25, 0.5)]
     [1.0, 2.5, 5.0]
@@ -66,9 +68,8 @@ def quantile_interval(sample: Sample, q: float, threshold: float) -> Interval:
     at least 95% whatever the distribution, ties included. The p-value of a threshold t is twice the smaller of
     P(B <= #{x_i <= t}) and P(B >= #{x_i < t}), at most one.
 
-    Where no r (or s) exists the interval has no lower (upper) end: bounding the 10% quantile from below takes 36 draws,
-    the median 6. n effective draws out of N enter as the tails of Binomial(n, q) at the counts times n / N, by way of
-    the incomplete beta function (Korn and Graubard 1998).
+    Without such an r (or s) the interval has no lower (upper) end: a lower end of the 10% quantile takes 36 draws, of
+    the median 6. n effective draws out of N enter as in `binomial_tails` (Korn and Graubard 1998).
     """
     sorted_N, (at_most, at_least) = np.sort(sample.values_N), binomial_tails(len(sample.values_N), sample.effective, q)
     r, beyond = int((at_most < TAIL).sum()), int((at_least < TAIL).sum())
@@ -80,8 +81,7 @@ def quantile_interval(sample: Sample, q: float, threshold: float) -> Interval:
 
 
 def binomial_tails(n: int, effective: float, q: float) -> tuple[Floats, Floats]:
-    """P(B <= k) = I_{1-q}(n-k, k+1) and P(B >= k) = I_q(k, n-k+1) for k = 0..n, with I the incomplete beta function and
-    k and n scaled to the effective number.
+    """P(B <= k) = I_{1-q}(n-k, k+1) and P(B >= k) = I_q(k, n-k+1) for k = 0..n, k and n scaled to the effective number.
 
     >>> [tail.tolist() for tail in binomial_tails(2, 2.0, 0.5)]
     [[0.25, 0.75, 1.0], [1.0, 0.75, 0.25]]
@@ -94,34 +94,45 @@ def binomial_tails(n: int, effective: float, q: float) -> tuple[Floats, Floats]:
     return np.append(at_most, 1.0), np.insert(at_least, 0, 1.0)
 
 
-def sum_interval(terms: Sequence[tuple[float, str, Sample]], q: float, threshold: float) -> Interval:
-    """The sum of weight * q-quantile over terms of (weight, setting, sample), plus or minus t standard errors.
+def sum_interval(terms: Terms, q: float, threshold: float) -> Interval:
+    """The sum of weight * q-quantile over terms."""
+    return interval_of_sum(
+        terms, threshold, lambda x_N: quantile(x_N, q), lambda x_N, *how: reweighted(x_N, q, *how), max(q, 1 - q)
+    )
+
+
+def interval_of_sum(
+    terms: Terms,
+    threshold: float,
+    estimated: Callable[[Floats], float],
+    reweighted: Callable[[Floats, Floats, Floats, bool], Floats],
+    one_side: float,
+) -> Interval:
+    """A weighted sum of a statistic over terms, plus or minus t standard errors.
+
+    `estimated` is the statistic of N values; `reweighted` gives it under the weights of `reweightings`, [R], for a term
+    that adds or subtracts; `one_side` is the probability that a draw is on one side of the statistic.
 
     error^2 = sum over settings of the variance of the setting's part of the sum when its draws are reweighted. All
     terms of a setting get the same weights, since they are paired; settings share neither hyperparameters nor data. t
     is Student's, with one degree of freedom less than the fewest effective draws of a setting.
 
-    A plain bootstrap fails because a 10% quantile of 32 draws depends on a handful: if BEMA ruins one model in seven,
-    two samples in five have no such model among the best, and a percentile interval of the difference covers 65%. (BCa
-    does not help: its jackknife is inconsistent for quantiles.) So each reweighting has half an unseen draw, at one
-    extreme for terms that add and at the other for terms that subtract.
-
-    Coverage in simulations on scores like ours, from 32 to 320 draws: 94 to 99% for differences between settings, 95 to
-    100% for paired differences and means of medians; about 90% where a quantile is at the very edge of a point mass.
+    A plain bootstrap fails because a 10% quantile of 32 draws depends on a handful: its interval of a difference covers
+    as little as 65%. So each reweighting has half an unseen draw, at one extreme for terms that add and at the other
+    for terms that subtract. In simulations on scores like ours this covers 94 to 100%, and about 90% where a quantile
+    is at the very edge of a point mass.
     """
     from scipy.special import stdtr, stdtrit
 
-    of_setting: dict[str, list[tuple[float, Sample]]] = {}
-    for weight, setting, sample in terms:
-        of_setting.setdefault(setting, []).append((weight, sample))
-    estimate = sum(weight * quantile(sample.values_N, q) for weight, _, sample in terms)
+    estimate = sum(weight * estimated(sample.values_N) for weight, _, sample in terms)
     fewest = min(sample.effective for _, _, sample in terms)
-    if max(q, 1 - q) ** fewest > BEYOND:
+    if one_side**fewest > BEYOND:
         return Interval(estimate, -inf, inf, 1.0)
     variance = 0.0
-    for stream, (_, parts) in enumerate(sorted(of_setting.items(), key=lambda item: item[0])):
+    for stream, setting in enumerate(sorted({setting for _, setting, _ in terms})):
+        parts = [(weight, sample) for weight, of, sample in terms if of == setting]
         weights = reweightings(len(parts[0][1].values_N), parts[0][1].effective, stream)
-        variance += np.var(sum(weight * reweighted(part.values_N, q, *weights, weight > 0) for weight, part in parts))
+        variance += np.var(sum(weight * reweighted(part.values_N, *weights, weight > 0) for weight, part in parts))
     # if all draws are equal, the only error is rounding
     rounding = np.finfo(float).eps * max(sum(abs(weight) * np.abs(s.values_N).max() for weight, _, s in terms), 1e-300)
     error = max(float(np.sqrt(variance)), rounding)
@@ -131,8 +142,7 @@ def sum_interval(terms: Sequence[tuple[float, str, Sample]], q: float, threshold
 
 
 def reweightings(n: int, effective: float, stream: int, unseen: float = UNSEEN) -> tuple[Floats, Floats]:
-    """Dirichlet weights of n draws, [R, N], and of the unseen one, [R]; deterministic, so that verdicts are stable.
-    With a concentration of effective / n each, a share p of the draws varies by about p (1 - p) / effective."""
+    """Dirichlet weights of n draws, [R, N], and of the unseen one, [R]; the same every time: verdicts are stable."""
     rng = np.random.default_rng(stream)
     drawn_RxN, unseen_R = rng.standard_gamma(effective / n, (RESAMPLES, n)), rng.standard_gamma(unseen, RESAMPLES)
     total_R = drawn_RxN.sum(1) + unseen_R
@@ -142,8 +152,8 @@ def reweightings(n: int, effective: float, stream: int, unseen: float = UNSEEN) 
 def reweighted(values_N: Floats, q: float, drawn_RxN: Floats, unseen_R: Floats, adds: bool) -> Floats:
     """The q-quantile under each reweighting, [R].
 
-    x_(i) is at the weight before it plus half of its own; in between the quantile is linear. The unseen draw is before
-    all others in every second reweighting, and for a term that subtracts in the other ones.
+    x_(i) is at the weight before it plus half of its own, with linear interpolation. The unseen draw comes first in
+    every second reweighting, and for a term that subtracts in the other ones.
     """
     order_N = np.argsort(values_N, kind="stable")
     sorted_N, own_RxN = values_N[order_N], drawn_RxN[:, order_N]
@@ -159,8 +169,8 @@ def reweighted(values_N: Floats, q: float, drawn_RxN: Floats, unseen_R: Floats, 
 def share_interval(gains: Sequence[Sample]) -> Interval:
     """The share of gains above zero over all draws, ties counted half, with the p-value of one half.
 
-    Clopper and Pearson's interval, with halves by way of the incomplete beta function. Ties, and shares that differ
-    between settings, only reduce the variance: it covers at least 95%.
+    Clopper and Pearson's interval, for halves by the incomplete beta function. It covers at least 95%: ties, and shares
+    that differ between settings, only reduce the variance.
     """
     from scipy.special import betainc, betaincinv
 
@@ -185,7 +195,7 @@ def most_below(intervals: Sequence[Interval], threshold: float) -> Interval:
     half_p = np.array([interval.p / 2 for interval in intervals])
     p_below, p_not = (at_least_p(np.where(side, half_p, 1.0)) for side in (below, ~below))
     majority = len(below) // 2  # in an array that begins with u = 1
-    low, high = (p_below < TAIL).mean(), 1 - (p_not < TAIL).mean()
+    low, high = (p_below < TAIL).mean(), (p_not >= TAIL).mean()
     p = min(1.0, 2 * float(min(p_below[majority], p_not[majority])))
     return Interval(float(below.mean()), float(low), float(high), p)
 

@@ -6,8 +6,6 @@ not trained ...  neither variant's best tenth is better than the best constant d
 undecided        none of these; `more` models per setting would decide it in four cases of five, if the gain is real
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf, isfinite

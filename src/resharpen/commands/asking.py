@@ -6,6 +6,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from resharpen.errors import unknown
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -14,8 +16,13 @@ if TYPE_CHECKING:
 class ListFigures:
     """List the figures, and how long each takes on this machine.
 
+    Times are measured the first time, in about a minute, and kept.
+
     For example: resharpen list
     """
+
+    again: bool = False
+    """Measure again, for example if the machine was busy."""
 
     def __call__(self, console: Console) -> None:
         from resharpen.experiments.keeping.machine import cores
@@ -23,7 +30,7 @@ class ListFigures:
         from resharpen.views.listings import print_shelf
 
         with console.status("timing a few steps of every setting ..."):
-            seconds, engine = time_figures()
+            seconds, engine = time_figures(self.again)
         print_shelf(seconds, engine, cores(), console)
 
 
@@ -34,14 +41,21 @@ class ListParts:
 
     For example:
         resharpen parts
+        resharpen parts --kind positions
         resharpen run fig1 --variants pre,peri+ssmax,pre+layer+sgd
     """
 
+    kind: str | None = None
+    """Only parts of this kind: placement, norm, attention, positions, dropout, optimizer or schedule."""
+
     def __call__(self, console: Console) -> None:
         from resharpen.experiments.running.support import engine_of_part, usual_settings
+        from resharpen.experiments.specs.variant import PARTS
         from resharpen.views.listings import print_parts
 
-        print_parts(usual_settings(), engine_of_part, console)
+        if self.kind is not None and self.kind not in PARTS:
+            raise unknown("kind of part", self.kind, PARTS)
+        print_parts(usual_settings(), engine_of_part, (self.kind,) if self.kind else PARTS, console)
 
 
 @dataclass(frozen=True)

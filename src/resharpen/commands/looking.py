@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from resharpen.commands.options import Directory, File, Name, RunDirectory, RunOrReference, Text, TrustCode, Weights
-from resharpen.commands.results import beside, check_ending, load, look, save, save_figures, show_comparison
-from resharpen.errors import UserError
+from resharpen.commands.results import FORMATS, check_file, load, look, place_for, save, save_figures, show_comparison
+from resharpen.errors import UserError, unknown
 from resharpen.paths import absolute
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ class Status:
 
 @dataclass(frozen=True)
 class DrawFigure:
-    """Draw the figure of a run, finished or not, as PNG and SVG.
+    """Draw the figure of a run, finished or not, for a screen or a paper.
 
     For example:
         resharpen figure runs/fig1-laptop
+        resharpen figure fig1-overnight --width 7 --format pdf,svg --no-title
         resharpen figure runs/fig1-laptop --selection best-trained --out other
         resharpen figure runs/fig2-laptop --attention adaptive-temperature
-        resharpen figure fig1-overnight         (a reference that comes with the package)
     """
 
     run: RunOrReference
@@ -54,19 +54,37 @@ class DrawFigure:
     """Score the kept models with this attention, without training: adaptive-temperature, log-n, FILE.py:NAME."""
     metric: Name = None
     """Draw only this metric, such as kl, illegal, error or exact. Default: the figures of the task."""
+    test: Name = None
+    """A further test distribution of the spec. Default: the task itself."""
+    width: Annotated[float | None, arg(metavar="INCHES", help_behavior_hint="")] = None
+    """Width in inches, from 3. Text has at least 7 points at that width. Default: wide enough for a screen."""
+    format: Text = None
+    """Formats, separated by commas: png, svg, pdf. In svg and pdf text is text. Default: png,svg."""
+    no_title: bool = False
+    """Leave out the title, for a figure with a caption."""
     out: Directory = None
     """The directory for the pictures. Default: the run directory; for a reference, runs/NAME."""
 
     def __call__(self, console: Console) -> None:
-        if self.out is not None and self.out.suffix in (".png", ".svg"):
+        from resharpen.views.violins import Look
+
+        if self.out is not None and self.out.suffix in (".png", ".svg", ".pdf"):
             raise UserError(f"--out {self.out}: must be a directory, not a file: there are several pictures")
+        formats = [name.strip() for name in (self.format or ",".join(FORMATS)).split(",")]
+        for name in formats:
+            if name not in (*FORMATS, "pdf"):
+                raise unknown("format", name, (*FORMATS, "pdf"))
+        if self.width is not None and not 3 <= self.width <= 40:
+            raise UserError(f"--width {self.width:g}: must be from 3 to 40 inches")
         run = look(self.run, self.trust_code)
-        save_figures(run, self.out or beside(run), console, self.selection, self.attention, self.metric)
+        drawn = Look(self.width, not self.no_title)
+        what = (self.selection, self.attention, self.metric, self.test or "")
+        save_figures(run, place_for(run, self.out), console, *what, formats, drawn)
 
 
 @dataclass(frozen=True)
 class Results:
-    """Summarize a run, or export every measured value with every hyperparameter, one value per row.
+    """Summarize a run, or export all its values: one row per value, with all hyperparameters.
 
     For example:
         resharpen results runs/fig1-laptop
@@ -80,25 +98,32 @@ class Results:
     """Write CSV to standard output."""
     parquet: File = None
     """Write a Parquet file."""
+    test: Name = None
+    """A further test distribution of the spec. Default: the task itself; of an export, all, told apart in a column."""
 
     def __call__(self, console: Console) -> None:
-        from resharpen.analysis.scores import reported_metrics, scores, task_of, tidy_results
-        from resharpen.experiments.keeping.files import write_parquet
+        from resharpen.analysis.scores import lengths_of, reported_metrics, scores, task_of, tidy_results
+        from resharpen.experiments.keeping.files import parquet
+        from resharpen.experiments.keeping.outputs import write_output
+        from resharpen.experiments.specs.spec import labels
         from resharpen.views.tables import print_scores
 
+        if self.parquet is not None:
+            check_file(self.parquet, ".parquet")
         run = look(self.run, self.trust_code)
         if self.parquet is not None:
-            check_ending(self.parquet, ".parquet")
-            write_parquet(absolute(self.parquet), tidy_results(run))
+            write_output(self.parquet, parquet(tidy_results(run, self.test)))
             if not self.csv:
                 console.print(f"wrote {self.parquet}", soft_wrap=True)
         if self.csv:
-            sys.stdout.write(tidy_results(run).write_csv())
+            sys.stdout.write(tidy_results(run, self.test).write_csv())
         elif self.parquet is None:
-            task, reported = task_of(run), reported_metrics(run)
+            task, lengths, names = task_of(run), lengths_of(run, self.test or ""), labels(run.experiment.settings)
+            reported = reported_metrics(run, lengths)
             for metric in dict.fromkeys([task.metric, *task.metrics]):
                 if metric in reported:
-                    print_scores(scores(run, metric=metric), task.metrics[metric], console)
+                    found = scores(run, lengths=lengths, metric=metric)
+                    print_scores(found, task.metrics[metric], names, console, self.test or "")
 
 
 @dataclass(frozen=True)
@@ -162,6 +187,8 @@ class Compare:
     """The metric to compare, such as tvd, kl, illegal, error or exact. Default: the one that chooses checkpoints."""
     pool: Annotated[tuple[Path, ...], arg(metavar="RUN...", help_behavior_hint="")] = ()
     """Further runs of the same spec with other seeds, whose pairs are added."""
+    test: Name = None
+    """A further test distribution of the spec to compare on. Default: the task itself."""
     trust_code: TrustCode = False
     out: Directory = None
     """The directory for the picture. Default: the run directory; for a reference, runs/NAME."""
@@ -171,7 +198,7 @@ class Compare:
         other = None if self.with_run is None else look(self.with_run, self.trust_code)
         show_comparison(
             run,
-            self.out or beside(run),
+            place_for(run, self.out),
             console,
             self.variants,
             other,
@@ -181,6 +208,7 @@ class Compare:
             self.selection,
             self.metric,
             [look(more, self.trust_code) for more in self.pool],
+            self.test or "",
         )
 
 
@@ -208,9 +236,10 @@ class Inspect:
     def __call__(self, console: Console) -> None:
         from resharpen.views.inspection import draw_inspection
 
-        pictures = draw_inspection(load(self.run, self.trust_code), self.model, self.weights, self.prefix, console)
-        for name, picture in pictures.items():
-            save(picture, self.out or self.run, name, console)
+        run = load(self.run, self.trust_code)
+        out = place_for(run, self.out)
+        for name, figure in draw_inspection(run, self.model, self.weights, self.prefix, console).items():
+            save(figure, out, name, console)
 
 
 @dataclass(frozen=True)
@@ -252,7 +281,7 @@ class Verify:
             return
         run = None if self.run is None else load(self.run, self.trust_code)
         name = str(self.reference or (run and run.experiment.name))
-        by_name = self.reference is None or (not absolute(self.reference).exists() and name in references())
+        by_name = self.reference is None or not absolute(self.reference).exists()
         reference = find_reference(name) if by_name else Reference(Path(name))
         if run is None:
             verify_quickly([reference], self.out, console)
@@ -274,7 +303,7 @@ class Verify:
 
 @dataclass(frozen=True)
 class Report:
-    """Write an interactive HTML report of runs, which works offline: violins whose dots are models to click on,
+    """Write an interactive HTML report of runs, which works offline: every dot is a model to click on; also
     hyperparameters, claims, comparisons.
 
     For example:
@@ -289,19 +318,24 @@ class Report:
     """Show it in the browser."""
     out: File = None
     """The file. Default: report.html in the run directory; for a reference in runs/NAME; for several runs, here."""
+    test: Name = None
+    """A further test distribution of the spec to report on. Default: the task itself."""
     trust_code: TrustCode = False
 
     def __call__(self, console: Console) -> None:
+        from rich.text import Text
+
         from resharpen.views.report.write import write_report
 
         if not self.runs:
             raise UserError("report needs at least one run directory, such as runs/demo")
         if self.out is not None:
-            check_ending(self.out, ".html")
+            check_file(self.out, ".html")
         runs = [look(run, self.trust_code) for run in self.runs]
-        out = self.out or (beside(runs[0]) if len(runs) == 1 else Path()) / "report.html"
-        with console.status("writing the report ..."):
-            write_report(runs, absolute(out))
+        name = f"report-{self.test}.html" if self.test else "report.html"
+        out = self.out or (place_for(runs[0], None) if len(runs) == 1 else Path()) / name
+        with console.status("writing the report ...") as status:
+            write_report(runs, out, tell=lambda x: status.update(Text(x)), test=self.test or "")
         console.print(f"Report: {out}", soft_wrap=True)
         if self.open:
             webbrowser.open(absolute(out).resolve().as_uri())

@@ -18,7 +18,8 @@ RunOrReference = Annotated[
     arg(metavar="RUN", help="A run directory, a reference directory or its name.", help_behavior_hint=""),
 ]
 TrustCode = Annotated[
-    bool, arg(help="Execute your own code as copied in the run directory where the original is gone or has changed.")
+    bool,
+    arg(help="Execute code of a run that you did not train, or its copy there if the original is gone or changed."),
 ]
 Weights = Annotated[Literal["train", "bema"], arg(help="Training weights or BEMA.")]
 Scale = Annotated[

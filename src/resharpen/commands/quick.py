@@ -61,7 +61,7 @@ def verify_quickly(references: Sequence[Reference], out: Path | None, console: C
                 results[name] = summarize(verify(store, plan.reference))
             except UserError as error:
                 results[name] = str(error)
-    print_quick_results(results, console)
+    print_quick_results(plans, results, console)
     if asked.is_stopping():
         sys.exit(128 + asked.number)
     if any(not isinstance(found, str) and not found.agrees for found in results.values()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from resharpen.experiments.keeping.opening import RunOrReference
     from resharpen.experiments.keeping.store import Run
     from resharpen.experiments.specs.spec import Shard
+    from resharpen.views.violins import Look
+
+FORMATS = ("png", "svg")
+"""Of pictures, by default."""
 
 
 def load(directory: Path, trust_code: bool) -> Run:
@@ -35,16 +40,23 @@ def look(directory: Path, trust_code: bool) -> RunOrReference:
     return open_run_or_reference(directory, trust_code)
 
 
-def check_ending(path: Path, ending: str) -> None:
+def check_file(path: Path, ending: str) -> None:
     """So that no other file is overwritten, least of all one of a run."""
+    from resharpen.experiments.keeping.outputs import check_output
+
     if path.suffix != ending:
         raise UserError(f"{path}: the name must end in {ending}")
+    check_output(path)
 
 
-def beside(run: RunOrReference) -> Path:
-    """Default directory for output: the run itself; a reference may be part of an installed package."""
+def place_for(run: RunOrReference, out: Path | None) -> Path:
+    """Directory for output. Default: the run itself; not a reference, which may be part of an installed package."""
+    from resharpen.experiments.keeping.outputs import check_output
     from resharpen.experiments.keeping.reference import Reference
 
+    if out is not None:
+        check_output(out)
+        return out
     return Path("runs") / run.experiment.name if isinstance(run, Reference) else run.directory
 
 
@@ -55,18 +67,22 @@ def save_figures(
     selection: str = "best",
     attention: str | None = None,
     metric: str | None = None,
+    test: str = "",
+    formats: Sequence[str] = FORMATS,
+    look: Look | None = None,
 ) -> None:
     from rich.progress import track
 
     from resharpen.notebook import draw
     from resharpen.own import short
+    from resharpen.views.violins import Look
 
     def reading(shards: Sequence[Shard]) -> Iterable[Shard]:
         return track(shards, f"scoring with {short(attention or '')}", console=console, transient=True)
 
-    suffix = "".join(f"-{short(part)}" for part in (selection, attention) if part not in ("best", None))
-    for name, figure in draw(run, selection, attention, reading, metric).items():
-        save(figure, out, f"{name}{suffix}", console)
+    suffix = "".join(f"-{short(part)}" for part in (selection, attention, test) if part not in ("best", None, ""))
+    for name, figure in draw(run, selection, attention, reading, metric, test, look or Look()).items():
+        save(figure, out, f"{name}{suffix}", console, formats)
 
 
 def show_comparison(run: RunOrReference, out: Path, console: Console, *what: Any) -> None:
@@ -77,11 +93,35 @@ def show_comparison(run: RunOrReference, out: Path, console: Console, *what: Any
 
     found = compare(run, *what)
     print_comparison(found, console)
-    save(draw_comparison(found), out, "comparison", console)
+    save(draw_comparison(found), out, f"comparison-{found.test}" if found.test else "comparison", console)
 
 
-def study(runs: Sequence[RunOrReference], out: Path, name: str, console: Console) -> None:
+def show_result(run: Run, out: Path, console: Console) -> str:
+    """Print the verdict on every claim, or on every variant where there is no claim; return the command for details."""
+    from resharpen.analysis.claims import claims, of_the_paper
+    from resharpen.analysis.compare import compare
+    from resharpen.experiments.keeping.store import quoted
+    from resharpen.views.compare_figure import draw_comparison
+    from resharpen.views.tables import print_result
+
+    if of_the_paper(run) and (found := claims(run)):
+        print_result(
+            [f"Claim {claim.number}. {claim.text}: {claim.verdict} ({claim.counts})" for claim in found], (), console
+        )
+        return f"resharpen claims {quoted(out)}"
+    if len(run.experiment.variants) == 1:
+        return f"resharpen results {quoted(out)}"
+    comparison = compare(run)
+    save(draw_comparison(comparison), out, "comparison", console)
+    print_result(comparison.results(), comparison.size_warnings(), console)
+    return f"resharpen compare {quoted(out)}"
+
+
+def study(target: str, runs: Sequence[Run], out: Path, scale: str, console: Console) -> None:
     """Print our own claims on the runs of a study, and save one figure of all runs."""
+    if further := {"positions": _study_positions, "tasks": _study_tasks}.get(target):
+        further(runs, out, f"{target}-{scale}", console)
+        return
     from resharpen.analysis.claims import claims
     from resharpen.analysis.claims.remedies import NUMBERS
     from resharpen.analysis.compare import compare
@@ -90,11 +130,53 @@ def study(runs: Sequence[RunOrReference], out: Path, name: str, console: Console
 
     if ours := [claim for run in runs for claim in claims(run) if claim.number in NUMBERS]:
         print_claims(ours, console)
-    save(draw_remedies([compare(run) for run in runs]), out, name, console)
+    save(draw_remedies([compare(run) for run in runs]), out, f"{target}-{scale}", console)
 
 
-def save(figure: Figure, out: Path, name: str, console: Console) -> None:
-    absolute(out).mkdir(parents=True, exist_ok=True)
-    for suffix in ("png", "svg"):
-        figure.savefig(absolute(out / f"{name}.{suffix}"))
-    console.print(f"Figure: {out / f'{name}.png'} (and .svg)", soft_wrap=True)
+def _study_tasks(runs: Sequence[Run], out: Path, name: str, console: Console) -> None:
+    """Print the kind of dispersion that each task has, and save one figure of the gains on all; and both as tables."""
+    import polars as pl
+
+    from resharpen.analysis.dispersion import agreement, dispersion, gains
+    from resharpen.experiments.keeping.files import write_text
+    from resharpen.views.tasks_study import draw_tasks, print_dispersion
+
+    found = [gain for run in runs for gain in gains(run)]
+    table = agreement([dispersion(run) for run in runs], found)
+    print_dispersion(table, console)
+    rows = pl.DataFrame([{**asdict(gain), **asdict(gain.interval)} for gain in found]).drop("interval")
+    for what, of in (("gains", rows), ("dispersion", table)):
+        write_text(absolute(out / f"{name}-{what}.csv"), of.write_csv())
+        console.print(f"Table: {out / f'{name}-{what}.csv'}", soft_wrap=True)
+    experiment = runs[0].experiment
+    save(draw_tasks(found, f"{experiment.models} draws, {experiment.steps:,} steps"), out, name, console)
+
+
+def _study_positions(runs: Sequence[Run], out: Path, name: str, console: Console) -> None:
+    """The models of every run are also read without keys further away than in training."""
+    from rich.progress import track
+
+    from resharpen.analysis.claims.positions import losses, positions_claims
+    from resharpen.experiments.running.rescoring import read_near
+    from resharpen.views.positions_figure import draw_positions
+    from resharpen.views.tables import print_claims
+
+    found = []
+    for run in runs:
+
+        def reading(shards: Sequence[Shard], name: str = run.experiment.name) -> Iterable[Shard]:
+            return track(shards, f"reading {name} without far keys", console=console, transient=True)
+
+        found += losses(run, read_near(run, track=reading))
+    print_claims(positions_claims(found), console)
+    save(draw_positions(found), out, name, console)
+
+
+def save(figure: Figure, out: Path, name: str, console: Console, formats: Sequence[str] = FORMATS) -> None:
+    from resharpen.experiments.keeping.outputs import write_output
+    from resharpen.views.style import picture
+
+    for kind in formats:
+        write_output(out / f"{name}.{kind}", picture(figure, kind))
+    more = f" (and {', '.join(f'.{suffix}' for suffix in formats[1:])})" if formats[1:] else ""
+    console.print(f"Figure: {out / f'{name}.{formats[0]}'}{more}", soft_wrap=True)

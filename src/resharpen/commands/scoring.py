@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from resharpen.commands.options import Directory, File, Name, Number, TrustCode
-from resharpen.commands.results import check_ending, look
+from resharpen.commands.results import check_file, look
 from resharpen.errors import UserError
-from resharpen.paths import absolute
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,10 +47,11 @@ class Score:
     trust_code: TrustCode = False
 
     def __call__(self, console: Console) -> None:
+        from resharpen.experiments.keeping.outputs import write_output
         from resharpen.experiments.running.scoring import score
 
         if self.csv is not None:
-            check_ending(self.csv, ".csv")
+            check_file(self.csv, ".csv")
         other = None if self.with_run is None else look(self.with_run, self.trust_code)
         f, seed, name = self._target()
         task = None if self.task is None else read_task(self.task)
@@ -74,7 +73,7 @@ class Score:
         )
         console.print(str(found), soft_wrap=True, highlight=False)
         if self.csv is not None:
-            absolute(self.csv).write_text(found.table.write_csv(), encoding="utf-8")
+            write_output(self.csv, found.table.write_csv().encode())
             console.print(f"wrote {self.csv}", soft_wrap=True)
 
     def _target(self) -> tuple[Any, int | None, str]:
@@ -102,20 +101,6 @@ class Score:
 
 def read_task(text: str) -> Task:
     """From `dyck,k=8,m=10`, or the first task of a TOML file."""
-    from resharpen import own
-    from resharpen.experiments.specs.toml import read_toml
-    from resharpen.tasks import find_task, options
+    from resharpen.experiments.specs.toml import parse_task, read_toml, task_of
 
-    if text.endswith(".toml"):
-        return read_toml(text).settings[0].task
-    kind, *given = text.split(",")
-    try:
-        data = tomllib.loads("\n".join(given))
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"--task {text}: write KIND,KEY=VALUE,... such as dyck,k=8,m=10 ({error})") from error
-    cls = find_task(own.refer(kind) if own.is_own(kind) else kind)
-    fields, more = options.split(cls, data)
-    try:
-        return cls.from_data(fields).with_options(more.get("metrics", ()), more.get("sequences"))
-    except ValueError as error:
-        raise error if isinstance(error, UserError) else UserError(f"--task {text}: {error}") from error
+    return read_toml(text).settings[0].task if text.endswith(".toml") else task_of(parse_task(text))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from resharpen.commands import options
-from resharpen.commands.results import save_figures, show_comparison, study
+from resharpen.commands.results import save_figures, show_result, study
 from resharpen.errors import Failed, UserError, unknown
 from resharpen.paths import absolute
 from resharpen.signals import orderly
@@ -29,7 +29,7 @@ class Training:
     """Options of `run` and `submit`: what to train."""
 
     target: Annotated[Positional[str], arg(metavar="TARGET", help_behavior_hint="")]
-    """A figure of `resharpen list`, a TOML file, or a run directory."""
+    """A figure of `resharpen list`, a task of `resharpen tasks`, a TOML file, or a run directory."""
     scale: options.Scale = None
     """Models and steps for a minute, minutes, a night, or the full protocol; see `list`. Default: laptop."""
     out: options.Directory = None
@@ -61,7 +61,7 @@ class Training:
         is_run = absolute(path).is_dir()
         if path.suffix == ".toml" or is_run:
             if self.scale is not None:
-                raise UserError("--scale goes with the name of a figure, not with a file or a run")
+                raise UserError("--scale goes with the name of a figure or a task, not with a file or a run")
             experiment = load(path, self.trust_code).experiment if is_run else read_toml(path)
             # a new directory chooses its engines again
             if is_run and self.out and absolute(self.out).resolve() != absolute(path).resolve():
@@ -76,15 +76,17 @@ class Training:
 
 @dataclass(frozen=True)
 class RunFigure(Training):
-    """Train the models of a figure or a TOML file, or continue a run; then draw.
+    """Train models of a figure, a task or a TOML file, or continue a run; then draw.
 
     For example:
         resharpen run fig1 --scale smoke
         resharpen run fig1 --models 192 --variants pre,peri,pre+log-n --out runs/more
         resharpen run fig1 --variants pre,pre+examples/my_attention.py:my_ssmax --out runs/mine
+        resharpen run flip-flop --scale smoke   (a task: pre against peri)
+        resharpen run dyck,k=2,m=3 --variants pre,pre+alibi
         resharpen run examples/my_norm.toml
         resharpen run runs/fig1-laptop          (continues)
-        resharpen run remedies --scale smoke    (a study of three figures)
+        resharpen run remedies --scale smoke    (a study of three figures; another one is of all tasks)
         resharpen run fig1 --launcher ray --address auto
     """
 
@@ -113,11 +115,10 @@ class RunFigure(Training):
         figures = [replace(self, target=name) for name in STUDIES[self.target]]
         runs = [figure._run(console, out / figure._experiment()[0].name) for figure in figures]
         if finished := [run for run in runs if run]:
-            study(finished, out, f"{self.target}-{self.scale or 'laptop'}", console)
+            study(self.target, finished, out, self.scale or "laptop", console)
 
     def _run(self, console: Console, directory: Path | None = None) -> Run | None:
         """The finished run; None for a dry run, and while other jobs or processes still train."""
-        from resharpen.analysis.claims import of_the_paper, why_no_claims
         from resharpen.experiments.keeping.store import quoted
         from resharpen.experiments.running.estimate import describe
         from resharpen.experiments.running.launchers import launch
@@ -161,17 +162,16 @@ class RunFigure(Training):
             console.print(f"{left} shards are with other processes. When all are done: {then}", soft_wrap=True)
             return None
         save_figures(store, out, console)
-        if not of_the_paper(store) and len(store.experiment.variants) > 1:
-            show_comparison(store, out, console)
-        claims = "" if why_no_claims(store) else f"resharpen claims {quoted(out)}, "
-        look = f"resharpen results {quoted(out)}, resharpen report {quoted(out)} --open"
-        console.print(f"Next: {claims}{look}", soft_wrap=True)
+        details = show_result(store, out, console)
+        tests = dict.fromkeys(name for setting in store.experiment.settings for name in setting.task.tests)
+        look = "".join(f"resharpen compare {quoted(out)} --test {name}, " for name in tests)
+        console.print(f"Next: {details}, {look}resharpen report {quoted(out)} --open", soft_wrap=True)
         return store
 
 
 @dataclass(frozen=True)
 class Reproduce:
-    """Make every figure, test every claim, check the theory, run the study of remedies; then write one report.
+    """Make all figures, test all claims, check the theory; then write one report.
 
     If it is stopped or killed, the same command continues.
 
@@ -213,9 +213,9 @@ class Reproduce:
             return
         for name, parts in STUDIES.items():
             if set(parts) <= set(runs):
-                study([runs[part] for part in parts], out, f"{name}-{scale}", console)
+                study(name, [runs[part] for part in parts], out, scale, console)
         checks = check_all(v_max=7) if "theory" in names else []
-        write_report(list(runs.values()), absolute(out / "report.html"), checks)
+        write_report(list(runs.values()), out / "report.html", checks)
         console.print(f"All is done. Report: {quoted(out / 'report.html')}", soft_wrap=True)
         if not all(check.holds for check in checks):
             raise Failed("a statement of the theory does not hold: see the report")
@@ -230,7 +230,8 @@ class Reproduce:
         every = [*of_run.values(), "theory"]
         if self.only is None:
             return every
-        parts = {name: (of_run[entry.run or name],) for name, entry in SHELF.items()} | STUDIES
+        studies = {name: of for name, of in STUDIES.items() if set(of) <= set(SHELF)}
+        parts = {name: (of_run[entry.run or name],) for name, entry in SHELF.items()} | studies
         parts["theory"] = ("theory",)
         asked: set[str] = set()
         for name in (name.strip() for name in self.only.split(",")):
@@ -244,7 +245,7 @@ class Reproduce:
 
 @dataclass(frozen=True)
 class Submit(Training):
-    """Submit a run to a batch system as a job array in which every job trains a share; options as for `run`.
+    """Submit a run to a batch system: a job array in which every job trains a share. Options as for `run`.
 
     For example:
         resharpen submit fig1 --scale paper --out /scratch/me/fig1 --slurm --jobs 64 --hours 12 --dry-run
@@ -286,7 +287,9 @@ def _options(command: object, declared: type) -> list[str]:
     for name in (field.name for field in fields(declared) if field.name != "target"):
         value, option = getattr(command, name), f"--{name.replace('_', '-')}"
         if value is not None and value is not False:
-            words += [option] if value is True else [option, str(value)]
+            # with a sign of equality where the value looks like an option
+            dashed = str(value).startswith("-")
+            words += [option] if value is True else [f"{option}={value}"] if dashed else [option, str(value)]
     return words
 
 

@@ -1,4 +1,4 @@
-"""The interface of engines, which advance an ensemble by n steps and measure it; both share one state.
+"""The interface of engines, which advance an ensemble by n steps and measure it, and the state that they share.
 
 The state of an ensemble is a flat dict of arrays with the model axis first:
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
+from resharpen.errors import UserError
 from resharpen.models import Model
 from resharpen.optim.adamw import adamw
 from resharpen.optim.bema import bema_weights
@@ -27,7 +28,7 @@ from resharpen.optim.schedule import Schedule
 from resharpen.optim.schedules.linear import linear
 from resharpen.parts import Parts
 from resharpen.state import Arrays, Weights, arrays_of
-from resharpen.tasks import Batch, Task
+from resharpen.tasks import Batch, Task, TokenTask
 
 Batches = Sequence[Batch]
 """Given minibatches, one per step."""
@@ -62,7 +63,20 @@ class Problem:
         return streams.key(self.seed, self.setting, "batch")
 
     def minibatch(self, group: int, step: int) -> Batch:
-        return self.task.batch(self.batch_key, group, step, self.batch, self.train_length)
+        return self._checked(self.task.batch(self.batch_key, group, step, self.batch, self.train_length))
+
+    def minibatches(self, group: int, first: int, n: int) -> list[Batch]:
+        """Those of n steps: the same bits, drawn together if the task can."""
+        if not isinstance(self.task, TokenTask) or type(self.task).batch is not TokenTask.batch:
+            return [self.minibatch(group, first + i) for i in range(n)]
+        steps_S = np.arange(first, first + n)
+        drawn = self.task.batch(self.batch_key, group, steps_S, self.batch, self.train_length)
+        return [self._checked(Batch(*of_step)) for of_step in zip(*(np.split(x, n) for x in drawn), strict=True)]
+
+    def _checked(self, batch: Batch) -> Batch:
+        if not batch.mask.any():  # a mean over nothing is no loss
+            raise UserError(f"task '{self.task.name}': no place of a minibatch of {self.batch} sequences is trained")
+        return batch
 
 
 def lengths(mask_NxL: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import shlex
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ import numpy as np
 from resharpen import own
 from resharpen.engines.base import Arrays, Engine, Ensemble, Measures, Problem
 from resharpen.errors import Failed, UserError
+from resharpen.tasks import Task
 
 if TYPE_CHECKING:
     from resharpen.engines.native.base import NativeEngine
@@ -32,6 +35,15 @@ def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
 
     torch.set_num_threads(1)  # every core runs its own shard
     return TorchEngine(problem, ensemble)
+
+
+def on_task(engine: Engine, task: Task) -> Engine:
+    """The same engine, to measure on another task with the same vocabulary."""
+    if task is engine.problem.task:
+        return engine
+    other = copy.copy(engine)
+    other.problem = replace(engine.problem, task=task)
+    return other
 
 
 def measure_all(engine: Engine, weights: Arrays, validation: Any) -> Measures:

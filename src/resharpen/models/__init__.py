@@ -6,12 +6,24 @@ from resharpen import own
 from resharpen.errors import UserError
 from resharpen.models.minimal import Minimal
 from resharpen.models.model import Model
+from resharpen.models.recurrent import Gru, Lstm, Rnn
 from resharpen.models.retriever import RETRIEVER_PLACEMENTS, Retriever
 from resharpen.models.transformer import Transformer
 
-__all__ = ["MODELS", "RETRIEVER_PLACEMENTS", "Minimal", "Model", "Retriever", "Transformer", "find_model"]
+__all__ = [
+    "MODELS",
+    "RETRIEVER_PLACEMENTS",
+    "Gru",
+    "Lstm",
+    "Minimal",
+    "Model",
+    "Retriever",
+    "Rnn",
+    "Transformer",
+    "find_model",
+]
 
-MODELS: dict[str, type[Model]] = {model.kind: model for model in (Minimal, Transformer, Retriever)}
+MODELS: dict[str, type[Model]] = {model.kind: model for model in (Minimal, Transformer, Retriever, Rnn, Gru, Lstm)}
 
 
 def find_model(kind: str) -> type[Model]:

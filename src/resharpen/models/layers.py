@@ -48,6 +48,7 @@ class Bound:
         """`hyper` holds the hyperparameters by name, [M] each."""
         self.parts, self._theta, self._hyper, self.record = parts, theta, hyper, record
         self._shaped: dict[int, dict[str, Tensor]] = {}
+        self._kept: dict[str, dict[str, Tensor]] = {}
 
     def norm(self, site: str, x: Tensor, block: str = "", of: str = "") -> Tensor:
         """The norm at a site of the placement, the identity where it has none; x is [M, ..., D]. `of` says which,
@@ -95,7 +96,7 @@ class Bound:
         part = self.parts.positions
         if part.on != "queries_keys":
             return q, k
-        return part.turned(q, k, self._values(f"{block}{part.name}", q, self._raised(part, block, q.ndim)))
+        return part.turned(q, k, self._values(part.name, q, self._raised(part, block, q.ndim)))
 
     def scaled_queries(self, q: Tensor, n: Tensor, x: Tensor, block: str = "") -> Tensor:
         """Queries [M, N, H, Q, d_head] times what multiplies q . k; as in `weights`."""
@@ -118,8 +119,8 @@ class Bound:
         p = self._values(f"{block}{part.name}", e, named, row_N)
         e = part.scaled(e, p)
         if positions.on == "logits":
-            of_positions = self._raised(positions, block, e.ndim)
-            e = positions(e, self._values(f"{block}{positions.name}", e, of_positions, row_N))
+            of_positions = self._raised(positions, block, e.ndim) | {"kept": self._kept.setdefault(block, {})}
+            e = positions(e, self._values(positions.name, e, of_positions, row_N))
         a = part(e, mask, p)
         if self.record is not None:
             self.record |= {f"{block}logits": e, f"{block}weights": a}
@@ -143,16 +144,16 @@ class Bound:
         found = {name: self._theta[part_parameter(block, name, part)] for name in part.parameters}
         return {name: x.view(len(x), 1, *x.shape[1:], *(1,) * (ndim - x.ndim - 1)) for name, x in found.items()}
 
-    def _values(self, name: str, x: Tensor, parameters: Tensors, row_N: Tensor | None = None) -> Any:
+    def _values(self, name: str, x: Tensor, parameters: Mapping[str, Any], row_N: Tensor | None = None) -> Any:
         """What a part gets as `p` beside x; the name is that of its random numbers."""
         if x.ndim not in self._shaped:
             self._shaped[x.ndim] = {name: h.view(-1, *(1,) * (x.ndim - 1)) for name, h in self._hyper.items()}
-        named, moment = {**self._shaped[x.ndim], **parameters}, self.parts.moment
+        named, moment = {**self.parts.sizes, **self._shaped[x.ndim], **parameters}, self.parts.moment
         if moment is None:
             return Values({**named, "training": False})
         if row_N is not None:
             moment = moment._replace(row_N=row_N)
-        in_training = {"training": True, "t": moment.t, "steps": moment.steps}
+        in_training = {"training": True, "t": moment.t, "steps": moment.steps, "lengths": moment.length_N}
         return Values({**named, **in_training, "uniform": Uniform(moment, name, x.shape[1])})
 
 
@@ -226,7 +227,7 @@ def attention_parameters(parts: Parts, block: str, sizes: Mapping[str, int]) -> 
             full = part_parameter(block, name, part)
             if full in found or part.name in norms or full.removeprefix(block) in MATRICES:
                 raise ValueError(f"two learned parameters are both called '{full}': rename {part.name}")
-            found[full] = parameter.sized(sizes)
+            found[full] = parameter.sized({"pairs": sizes["heads"] // 2, **sizes, **parts.sizes})
     return found
 
 
@@ -235,4 +236,5 @@ def embedding_parameters(parts: Parts, sizes: Mapping[str, int]) -> dict[str, Pa
     part = parts.positions
     if part.on != "embedding":
         return {}
-    return {part_parameter("", name, part): parameter.sized(sizes) for name, parameter in part.parameters.items()}
+    known = {**sizes, **parts.sizes}
+    return {part_parameter("", name, part): parameter.sized(known) for name, parameter in part.parameters.items()}

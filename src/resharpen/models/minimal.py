@@ -71,7 +71,7 @@ class Minimal(Model):
 
     def sees_order(self, parts: Parts) -> bool:
         """What is dropped is dropped from each sequence by itself: then equal sets are not equal either."""
-        return parts.positions.on != "nothing" or parts.attention.orders or bool(parts.dropout.on)
+        return parts.positions.on != "nothing" or parts.attention.reads_order or bool(parts.dropout.on)
 
     def parameters(self, parts: Parts) -> dict[str, Parameter]:
         v, d, d_k, d_v = self.vocabulary, self.d, self.d_k, self.d_v

@@ -69,6 +69,8 @@ class Model:
     compiles: ClassVar[bool] = False
     """Whether torch.compile is worth its time in a long run; where `logits` goes from token to token in a loop it is
     not, because every turn of it would be compiled."""
+    goes_in_order: ClassVar[bool] = False
+    """Whether `logits` goes from token to token in a loop: then all models and sequences take a turn together."""
 
     @property
     def width(self) -> int:

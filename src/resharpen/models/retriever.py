@@ -69,8 +69,10 @@ class Retriever(Model):
                 raise Misfit("norm", f"{part.name} scales what a block adds to a stream, and a retriever has no stream")
         if parts.positions.on != "nothing":
             raise Misfit("positions", "a retriever reads a set: its items have no positions")
-        if parts.attention.orders:
+        if parts.attention.reads_order:
             raise Misfit("attention", f"{parts.attention.name} needs an order, and a retriever reads a set")
+        if "pairs" in {size for x in parts.attention.parameters.values() for size in x.shape}:
+            raise Misfit("attention", f"{parts.attention.name} goes by pairs of heads, and a retriever has one")
         if parts.attention.output is not None:
             name = parts.attention.name
             raise Misfit("attention", f"{name} goes by what the query reads, and a retriever's query is one for all")

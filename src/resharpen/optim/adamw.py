@@ -1,10 +1,8 @@
-"""AdamW (Loshchilov and Hutter, 2019), with a number of its own a model for every hyperparameter.
+"""AdamW (Loshchilov and Hutter, 2019); every hyperparameter is one number per model.
 
 m <- m + (1-b1) (g - m)          v <- v + (1-b2) (g^2 - v)
 theta <- theta - lr lambda theta - lr (m / (1-b1^t)) / (sqrt(v / (1-b2^t)) + epsilon)
 """
-
-from __future__ import annotations
 
 from typing import Any
 
@@ -15,7 +13,7 @@ from resharpen.optim.optimizer import Floats, optimizer
 
 
 def one_minus_power(one_minus_beta: Floats, t: Floats) -> Floats:
-    """1 - beta^t, exact also where beta is close to one."""
+    """1 - beta^t, accurate for beta close to one."""
     with np.errstate(divide="ignore"):
         return -np.expm1(t * np.log1p(-one_minus_beta))
 

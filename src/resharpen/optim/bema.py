@@ -7,8 +7,6 @@
 The moving average is advanced inside the engines; the correction is needed only where weights are read.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,10 +1,8 @@
-"""The random search: what is drawn for each model, from where.
+"""The random search: the distribution of every hyperparameter, and its draws.
 
 Draw i of hyperparameter `name` depends on (seed, setting, i, name) alone, so it is the same for every variant and does
 not change when a run grows or when another row is fixed.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -66,10 +64,8 @@ TABLE: Mapping[str, Row] = {
     "ema_power": Row(0.0, 1.0, scale="linear", may_be_zero=True),
     "ema_lag": Row(1.0, 1e10),
 }
-"""What is drawn for every model; a part may bring rows of its own, or its own range for one of these. 1 - beta is
-kept, not beta: near one, float32 would lose what matters of it."""
-
-
+"""What is drawn for every model; a part may bring rows of its own, or its own range for one of these. 1 - beta is kept,
+not beta, because float32 has few digits of it near one."""
 Given = Row | float | tuple[float, float]
 """What a spec says of a row: another one, a number to fix it to, or (low, high) to narrow it to in its own scale."""
 

@@ -3,8 +3,6 @@
 theta <- theta - lr lambda theta - lr sign(m + (1-b1) (g - m))          m <- m + (1-b2) (g - m)
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from resharpen.optim.hyperparameters import Row

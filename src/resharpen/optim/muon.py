@@ -1,12 +1,10 @@
-"""Muon: an orthogonalised momentum for inner matrices, AdamW for everything else (Jordan et al., 2024).
+"""Muon: an orthogonalized momentum for inner matrices, AdamW for everything else (Jordan et al., 2024).
 
     m <- m + (1-b1) (g - m)
     theta <- theta - lr lambda theta - lr sqrt(max(1, out/in)) orthogonal(m + (1-b1) (g - m))
 
 with a learning rate of its own, on the common schedule; embeddings, unembeddings and vectors keep AdamW and its rate.
 """
-
-from __future__ import annotations
 
 from typing import Any
 
@@ -32,8 +30,7 @@ def muon(theta: Any, g: Any, state: Any, p: Any) -> Any:
 
 
 def orthogonal(x: Any) -> Any:
-    """About U V^T of each matrix U S V^T: Newton-Schulz steps that take singular values into 0.7 .. 1.2, where 1 would
-    need more of them."""
+    """About U V^T of each matrix U S V^T, by Newton-Schulz steps: singular values end in 0.7 .. 1.2."""
     wide = x.shape[-2] <= x.shape[-1]
     y = x if wide else x.mT
     y = y / y.square().sum((-2, -1), keepdim=True).sqrt().clamp(min=LEAST_NORM)

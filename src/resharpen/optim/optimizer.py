@@ -1,4 +1,4 @@
-"""What an optimizer is: named state, where it starts, and an update of one tensor; the rest is the engine's.
+"""Optimizers: named state, and an update of one tensor.
 
     @rs.optimizer(state=("m",), hyperparameters={"peak_learning_rate": rs.Row(1e-3, 10.0)})
     def sgd(theta, g, state, p):
@@ -11,8 +11,6 @@ columns that the optimizer declares; all are shaped to broadcast against theta [
 a matrix between hidden features, unless the optimizer is elementwise. Schedule, clipping, moving average and divergence
 are the same for all.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,10 +26,8 @@ from resharpen.optim.hyperparameters import Draws, Row
 Floats = NDArray[np.float64]
 Columns = Callable[[Draws, Floats], dict[str, Floats]]
 """Hyperparameters [M] and numbers of steps t [n, 1] -> what the update needs of them, by name, [n, M], in double."""
-
-
 TAKEN = ("theta", "theta_0", "ema", "state", "step", "loss", "diverged_at")
-"""What the state of an ensemble, and of a run, has whatever the optimizer."""
+"""Names that the state of an ensemble, or of a run, has for every optimizer."""
 
 
 def no_columns(draws: Draws, t: Floats) -> dict[str, Floats]:
@@ -43,17 +39,16 @@ class Optimizer:
     name: str
     update: Callable[..., tuple[Any, dict[str, Any]]]
     state: tuple[str, ...] = ()
-    """What it keeps of every tensor; starts at zero."""
+    """Names of what it keeps per tensor; starts at zero."""
     hyperparameters: Mapping[str, Row] = field(default_factory=dict)
     columns: Columns = no_columns
     elementwise: bool = False
-    """Whether an update looks at each number by itself: then one call serves all tensors of a model, side by side."""
+    """Whether an update treats each number by itself: then one call serves all tensors of a model, side by side."""
 
     def check(self) -> None:
         """UserError for names of its state that the state of an ensemble cannot have beside its own."""
         names = self.state
-        named = isinstance(names, tuple | list) and all(isinstance(name, str) and name.isidentifier() for name in names)
-        if not named:
+        if not (isinstance(names, tuple | list) and all(isinstance(x, str) and x.isidentifier() for x in names)):
             raise UserError(f"optimizer '{self.name}': state = {names!r}: must be a tuple of names, such as ('m',)")
         if taken := [name for name in names if name in TAKEN or names.count(name) > 1]:
             others = f"every name once, and none of {', '.join(TAKEN)}"

@@ -10,8 +10,6 @@ t are the numbers of some steps, 1, 2, ..., [n, 1]; `p` holds the number of all,
 among them p.warmup_steps and p.end_multiplier; arrays are NumPy's, in double. The result is [n, M].
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace

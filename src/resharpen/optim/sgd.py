@@ -3,8 +3,6 @@
 m <- b1 m + g          theta <- theta - lr lambda theta - lr m
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from resharpen.optim.hyperparameters import Row

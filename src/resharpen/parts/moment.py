@@ -7,7 +7,7 @@ depend on other models, on padding, on the pieces that a minibatch is computed i
     key of a model and step    Philox of key(seed, setting, "parts"), draw and step
     one number                 Philox of that key xor hash(name), counter (index of the last axis // 4, row, i, j)
 
-Shapes: M models, N sequences.
+Shapes: M models, N sequences, B sequences of the whole minibatch.
 """
 
 from __future__ import annotations
@@ -32,6 +32,13 @@ class Moment(NamedTuple):
     """Two 32-bit words per model, as int64."""
     row_N: Tensor | None = None
     """Where the sequences stand in the minibatch; None for all of them in order."""
+    length_B: Tensor | None = None
+    """Tokens of each sequence of the minibatch; None where it has no sequences."""
+
+    @property
+    def length_N(self) -> Tensor | None:
+        """Tokens of each of the sequences, without padding."""
+        return self.length_B if self.row_N is None or self.length_B is None else self.length_B[self.row_N]
 
 
 def uniforms(moment: Moment, name: str, n: int | None, shape: tuple[int, ...]) -> Tensor:

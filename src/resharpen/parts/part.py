@@ -9,8 +9,9 @@ hyperparameter that is drawn anyway; all are shaped to broadcast. It also holds
 
     p.training              whether this is a step of training; what follows is there in training only
     p.t, p.steps            the number of the step, 1, 2, ..., and how many there are
+    p.lengths               tokens of each sequence, padding left out, [N]
     p.uniform(*shape)       random numbers in [0, 1), [M, N, *shape], others at every step and call; with shared=True
-                            the same for all sequences, [M, 1, *shape]
+                            the same for all sequences, [M, 1, *shape]; in positions the same in all blocks
 
     norm(x, p)              x [M, ..., D] -> the same shape
     attention(e, mask, p)   e [M, N, H, Q, K] finite logits, mask true where a key is seen -> weights, 0 elsewhere;
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-ALWAYS = ("training", "t", "steps", "uniform")
+ALWAYS = ("training", "t", "steps", "lengths", "uniform")
 """What `p` has in every part: no parameter or hyperparameter of a part goes by these names."""
 
 
@@ -101,6 +102,8 @@ class Attention(Part):
     """Whether it is one to train with; else only to read trained models with."""
     orders: bool = False
     """Whether it makes an order of the keys by itself: it needs one to begin with, and no positions besides."""
+    reads_order: bool = False
+    """Whether weights depend on the order of the keys: it has no meaning for sets. Positions may come besides."""
     output: Callable[..., Any] | None = None
     """What becomes of the heads' output, if anything."""
     scale: Callable[[Any], Any] | None = None
@@ -109,6 +112,8 @@ class Attention(Part):
     softmax: bool = False
     """Whether the weights are `masked_softmax` of the logits and nothing else, after a scale that is the same for all
     keys of a query, if any: then torch's own attention computes them, without keeping all weights in memory."""
+    window: int | None = None
+    """How many keys a query sees, the last one its own; None: all up to its own."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,6 +130,8 @@ class Attention(Part):
 @dataclass(frozen=True, eq=False)
 class Positions(Part):
     on: Literal["queries_keys", "logits", "embedding", "nothing"] = "queries_keys"
+    by_length: bool = False
+    """Whether it goes by the task's longest input, which a task then has to say."""
 
     def turned(self, q: Tensor, k: Tensor, p: Any) -> tuple[Tensor, Tensor]:
         """Queries and keys with positions in them."""
@@ -155,24 +162,32 @@ def attention(
     hyperparameters: Mapping[str, Row] | None = None,
     trains: bool = True,
     orders: bool = False,
+    reads_order: bool = False,
     output: Callable[..., Any] | None = None,
     scale: Callable[[Any], Any] | None = None,
     softmax: bool = False,
+    window: int | None = None,
     **parameters: Parameter,
 ) -> Callable[..., Attention]:
-    """Declare an attention: from logits to weights. A learned parameter may have the sizes "heads", "d", "d_head" and
-    "d_heads", all heads side by side; it is [M, 1, *shape, 1, ...] with as many axes as the logits, so one number
-    per head broadcasts. With `softmax` the function is `masked_softmax(e, mask)`, and torch's own attention is used."""
+    """Declare an attention: from logits to weights. A learned parameter may have the sizes "heads", "pairs" of heads,
+    "d", "d_head" and "d_heads", all heads side by side; it is [M, 1, *shape, 1, ...] with as many axes as the logits,
+    so one number per head broadcasts. With `softmax` the function is `masked_softmax(e, mask)`, and torch's own
+    attention is used. With a `window` a query sees so many keys, the last one its own."""
     refuse_bare("attention", hyperparameters)
-    for name, flag in (("trains", trains), ("orders", orders), ("softmax", softmax)):
+    for name, flag in (("trains", trains), ("orders", orders), ("reads_order", reads_order), ("softmax", softmax)):
         typed(f"{name} of @rs.attention", flag, bool)
+    if window is not None and typed("window of @rs.attention", window, int) < 1:
+        raise UserError(f"window of @rs.attention = {window}: must be at least 1")
     for name, further, arguments in (("output", output, "z, p"), ("scale", scale, "p")):
         if further is not None:
             check_arguments(further, arguments, f"{name} of @rs.attention is a function of ({arguments})")
 
     def declared(function: Callable[..., Any]) -> Attention:
         name = name_of(function, "attention", "e, mask, p")
-        return Attention(name, function, parameters, hyperparameters or {}, trains, orders, output, scale, softmax)
+        order = orders, orders or reads_order or window is not None
+        return Attention(
+            name, function, parameters, hyperparameters or {}, trains, *order, output, scale, softmax, window
+        )
 
     return declared
 
@@ -184,15 +199,18 @@ ON = {"queries_keys": "q, k, p", "logits": "e, p", "embedding": "x, p"}
 def positions(
     on: Literal["queries_keys", "logits", "embedding"],
     hyperparameters: Mapping[str, Row] | None = None,
+    by_length: bool = False,
     **parameters: Parameter,
 ) -> Callable[..., Positions]:
     """Declare a position encoding, on queries and keys, on attention logits or on the embedding. Learned parameters are
-    as in attention, one of each per block; on the embedding as in a norm, one of each per model."""
+    as in attention, one of each per block; on the embedding as in a norm, one of each per model. With
+    `by_length` there is p.longest, the tokens of the longest input of the task, and p.drawn_from, four times that; both
+    are also sizes that a parameter may have."""
     refuse_bare("positions", on)
     if on not in ON:
         raise unknown("place of positions", str(on), ON)
     return lambda function: Positions(
-        name_of(function, "positions", ON[on]), function, parameters, hyperparameters or {}, on
+        name_of(function, "positions", ON[on]), function, parameters, hyperparameters or {}, on, by_length
     )
 
 

@@ -13,6 +13,9 @@ from resharpen.parts.part import Attention, Dropout, Norm, Positions
 from resharpen.parts.placement import Placement
 from resharpen.parts.positions.nope import nope
 
+DRAWN_FROM = 4
+"""Randomized positions are drawn from this many times the longest input."""
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -25,9 +28,16 @@ class Parts:
     """Sites with another norm function than `norm`, and which."""
     moment: Moment | None = None
     """The step of training that they take part in; None where a model is scored."""
+    longest: int | None = None
+    """Tokens of the longest input of the task, trained on or scored; None where the task does not say."""
 
     def norm_of(self, site: str) -> Norm:
         return dict(self.norm_at).get(site, self.norm)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes that a learned parameter may have besides those of the model."""
+        return {} if self.longest is None else {"longest": self.longest, "drawn_from": DRAWN_FROM * self.longest}
 
     @property
     def hyperparameters(self) -> dict[str, Row]:

@@ -18,7 +18,7 @@ Shapes: S states, E edges of a state, V tokens, N sequences, L positions, T draw
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -49,10 +49,13 @@ class Edge:
 @dataclass(frozen=True, eq=False)
 class Automaton:
     tokens: tuple[str, ...]
-    """Names; the last two are BOS, the first token of every input, and EOS, which is only a target."""
+    """Names; the last two are BOS, the first token of every input, and EOS, which is only a target. With an `opening`
+    there are neither."""
     states: tuple[str, ...]
     """Names; the first is the state after BOS."""
     edges: tuple[tuple[Edge, ...], ...]
+    opening: int | None = None
+    """In place of BOS, the token that every sequence begins with; such sequences never end."""
 
     def __post_init__(self) -> None:
         for state, edges in zip(self.states, self.edges, strict=True):
@@ -63,12 +66,12 @@ class Automaton:
         for i, state in enumerate(self.states):
             if i not in reached:
                 raise UserError(f"state '{state}': it cannot be reached from the start '{self.states[0]}'")
-            if i not in ending:
+            if i not in ending and self.opening is None:
                 raise UserError(f"state '{state}': the end cannot be reached from it")
 
     @property
     def bos(self) -> int:
-        return len(self.tokens) - 2
+        return len(self.tokens) - 2 if self.opening is None else self.opening
 
     @property
     def eos(self) -> int:
@@ -214,6 +217,18 @@ def thresholds(weight: NDArray[np.float64]) -> Thresholds:
     share = np.cumsum(weight, axis=-1) / np.where(total > 0, total, 1)
     nothing_after = np.cumsum(weight[..., ::-1], axis=-1)[..., ::-1] - weight <= 0
     return np.where(nothing_after, 2**32, np.rint(share * 2.0**32)).astype(np.uint64)
+
+
+def half_over(build: Callable[[float], Automaton], tokens: int) -> float:
+    """The probability of EOS where it is legal with which half of the sequences end by so many tokens; by bisection."""
+    low, high = 0.0, 1.0
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        if build(middle).survival(tokens)[-1, 0] > 0.5:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def from_data(data: Mapping[str, Any]) -> Automaton:

@@ -6,6 +6,7 @@ remains of a comparison when a block of sequences is left out says how much of i
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,17 @@ def by_length_without(task: Task, measured: Measured, validation: Any) -> dict[s
         name: np.full((models, len(lengths), BLOCKS), np.nan) for name, lengths in every.items()
     }
     block_P = validation.blocks_P(BLOCKS)
-    for block in range(BLOCKS):
+    for block, others in enumerate(_without_each(validation)):
         rest = {name: values[:, block_P != block] for name, values in resampled.items()}
-        for name, (lengths, values, _) in task.by_length(rest, validation.without(block, BLOCKS)).items():
+        for name, (lengths, values, _) in task.by_length(rest, others).items():
             found[name][:, np.searchsorted(every[name], lengths), block] = values
     return found
+
+
+@lru_cache(maxsize=2)
+def _without_each(validation: Any) -> list[Any]:
+    """The set without each block; the same objects every time, so that `defined_places` computes once for each."""
+    return [validation.without(block, BLOCKS) for block in range(BLOCKS)]
 
 
 def _of_means(task: Task, measured: Measured, validation: Any) -> dict[str, Floats]:

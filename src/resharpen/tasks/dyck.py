@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,6 +37,10 @@ class Dyck(Language):
     m: int
 
     kind: ClassVar[str] = "dyck"
+    asked: ClassVar[str] = "well-nested brackets of k types, at most m deep"
+    answer: ClassVar[str] = "1/2 open, shared by the types; 1/2 close the bracket on top, or EOS where none is open"
+    published: ClassVar[str] = "Hewitt et al. 2020; Yao et al. 2021"
+    usual_fields: ClassVar[Mapping[str, Any]] = {"k": 8, "m": 10}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -61,9 +61,10 @@ class Language(Task, ABC):
         """The maximum training length of the paper, from which the validation lengths follow."""
 
     @property
-    @abstractmethod
-    def marked(self) -> int:
-        """The token whose logit should separate the prefixes where it is legal from those where it is not."""
+    def marked(self) -> int | None:
+        """The token whose logit should separate the prefixes where it is legal from those where it is not: their AUC.
+        None: no AUC, and `measures` are then without "marked"."""
+        return None
 
     @property
     def bin_width(self) -> int:
@@ -73,6 +74,10 @@ class Language(Task, ABC):
     def longest(self) -> int:
         """The longest prefix that is validated."""
         return 8 * self.bin_width
+
+    @property
+    def longest_input(self) -> int:
+        return self.longest
 
     @cached_property
     def automaton(self) -> Automaton:
@@ -92,17 +97,17 @@ class Language(Task, ABC):
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        marked = f"ROC AUC of the logit of {self.token_names[self.marked]}"
-        both = {
-            "tvd": Metric("TVD", lower_is_better=True, worst=1.0, bin=self.bin_width, range=(0.0, 1.0)),
-            "auc": Metric(marked, guess=0.5, bin=self.bin_width, range=(0.0, 1.0)),
-        }
+        found = {"tvd": Metric("TVD", lower_is_better=True, worst=1.0, bin=self.bin_width, range=(0.0, 1.0))}
+        if self.marked is not None:
+            label = f"ROC AUC of the logit of {self.token_names[self.marked]}"
+            found["auc"] = Metric(label, guess=0.5, bin=self.bin_width, range=(0.0, 1.0))
         further = {name: replace(about, bin=self.bin_width) for name, about in self.further_metrics().items()}
-        every = both | further
-        return {self.metric: every[self.metric], **every}
+        return self._shown_first(found | further)
 
     def marks(self, train_length: int) -> dict[str, int]:
-        """Most sequences end long before they are cut."""
+        """Most sequences end long before they are cut, if they end."""
+        if self.automaton.opening is not None:
+            return {"training length": train_length}
         return {
             "99th percentile of training lengths": self.length_quantile(0.99, train_length),
             "training cap": train_length,
@@ -152,13 +157,16 @@ class Language(Task, ABC):
         return surviving_set(self.automaton, streams.key(seed, self.name, "validation", use), count, self.longest)
 
     def examples(self, validation: ValidationSet) -> Examples:
-        """The truth of a prefix is its p*, and the marked token whose logit is read."""
+        """The truth of a prefix is its p*, and the marked token whose logit is read, if there is one."""
         inputs, scored = validation.inputs_NxL.astype(np.int64), validation.scored_NxL
         state_NxL, top_NxL = self.automaton.read(inputs)
         p_star = self.automaton.p_star_of(state_NxL[scored], top_NxL[scored])
-        return Examples(inputs, scored, {"p_star": p_star, "marked": np.full(len(p_star), self.marked)})
+        marked = {} if self.marked is None else {"marked": np.full(len(p_star), self.marked)}
+        return Examples(inputs, scored, {"p_star": p_star, **marked})
 
     def score(self, logits_MxPxV: Tensor, truth: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        if "marked" not in truth:
+            return super().score(logits_MxPxV, truth)
         token_MxPx1 = truth["marked"].expand(logits_MxPxV.shape[:-1])[..., None]
         return {**super().score(logits_MxPxV, truth), "marked": logits_MxPxV.gather(-1, token_MxPx1)[..., 0]}
 
@@ -203,6 +211,7 @@ class Language(Task, ABC):
         return np.array(self.reported_lengths), np.stack(columns, axis=1), np.array(counts)
 
     def _auc(self, marked_MxNxL: NDArray[np.floating], validation: SurvivingSet) -> ByLength:
+        assert self.marked is not None
         state_NxL, _ = self.automaton.read(validation.inputs_NxL.astype(np.int64))
         legal_NxL = self.automaton.legal_S(self.marked)[state_NxL]
         share_L, columns, counts = legal_NxL.mean(axis=0), [], []
@@ -246,6 +255,9 @@ class OwnLanguage(Language):
     marked_token: str
 
     kind: ClassVar[str] = "automaton"
+    asked: ClassVar[str] = "a word of a language of your own, given as a table of states"
+    answer: ClassVar[str] = "the probabilities of the table"
+    published: ClassVar[str] = "see examples/my_language.toml"
     knows_training: ClassVar[bool] = True
 
     @classmethod

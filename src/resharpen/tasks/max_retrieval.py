@@ -86,8 +86,12 @@ class MaxRetrieval(Task):
     selection_items: int = 8_192
 
     kind: ClassVar[str] = "max-retrieval"
+    asked: ClassVar[str] = "the class of the item with the highest priority"
+    answer: ClassVar[str] = "one class"
+    published: ClassVar[str] = "Velickovic et al. 2025: softmax disperses on longer inputs; the paper"
     reads: ClassVar[Literal["tokens", "items"]] = "items"
     metric: ClassVar[str] = "accuracy"
+    shown_metric: ClassVar[str] = "accuracy"
     measures: ClassVar[tuple[str, ...]] = ("accuracy",)
     unit: ClassVar[str] = "items"
     scored: ClassVar[str] = "sets"

@@ -1,4 +1,5 @@
-"""What a spec may add to any task: metrics of the user's own, and the number of sequences in the report set.
+"""What a spec may add to any task: metrics of the user's own, the number of sequences in the report set, and further
+test distributions, which are the same task with other parameters.
 
 They are not fields of the task: they change no sequence, no model and no choice of checkpoints, so that random streams
 and the columns of the tables stay as they are. A spec and the identity of a shard have them where they are given.
@@ -7,13 +8,14 @@ and the columns of the tables stay as they are. A spec and the identity of a sha
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from resharpen import own
-from resharpen.errors import UserError
+from resharpen.errors import UserError, unknown
 from resharpen.plain import typed
 from resharpen.tasks.metrics import METRICS, PlaceMetric
 
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="Task")
 Own = str | PlaceMetric
 """A metric of the user's: FILE.py:NAME, or the thing itself, which cannot be stored."""
-KEYS = ("metrics", "sequences")
+Tests = Mapping[str, "Mapping[str, Any] | Task"]
+"""Name of a test -> the fields of the task that differ, or the whole task."""
+KEYS = ("metrics", "sequences", "test")
 """In a [task] table."""
 
 
@@ -41,8 +45,8 @@ def name_of(given: Own) -> str:
     return given.name if isinstance(given, PlaceMetric) else own.short(given)
 
 
-def with_options(task: T, metrics: Sequence[Own] = (), sequences: int | None = None) -> T:
-    if not metrics and sequences is None:
+def with_options(task: T, metrics: Sequence[Own] = (), sequences: int | None = None, tests: Tests | None = None) -> T:
+    if not metrics and sequences is None and not tests:
         return task
     made = copy.copy(task)
     if sequences is not None and "sequences" in {field.name for field in fields(task)}:  # pyright: ignore[reportArgumentType]
@@ -68,14 +72,53 @@ def with_options(task: T, metrics: Sequence[Own] = (), sequences: int | None = N
     if missing := [name_of(x) for x in mine if name_of(x) not in made.metrics]:
         why = "it has no p*" if not made.further else "it lists its metrics itself: add **self.further_metrics() there"
         raise UserError(f"metric '{missing[0]}' cannot be added to {task.name}: {why}")
+    if tests:
+        changes = {name: _changed(task, name, given) for name, given in tests.items()}
+        object.__setattr__(made, "tests", {**task.tests, **changes})
+        for name in changes:
+            tested(made, name)  # wrong parameters say so here
     return made
+
+
+def _changed(task: Task, name: str, given: Any) -> dict[str, Any]:
+    """The fields of a test that differ from the task."""
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
+        raise UserError(f"test {name!r}: a name of letters, digits, '-', '_', '+' and '.'")
+    if type(given) is type(task):
+        before = task.as_data()
+        return {key: x for key, x in given.as_data().items() if key not in before or before[key] != x}
+    return dict(typed(f"test.{name}", given, Mapping, "a table of the task's fields"))
+
+
+def tested(task: T, test: str) -> T:
+    """The task of a further test distribution; the task itself without a name."""
+    if not test:
+        return task
+    if test not in task.tests:
+        raise unknown("test", test, task.tests)
+    before, changes = task.as_data(), task.tests[test]
+    try:
+        if not changes:
+            raise UserError("name the fields that differ")
+        made = type(task).from_data({**before, **changes})
+    except own.OwnCodeError:
+        raise
+    except ValueError as error:
+        raise UserError(f"test '{test}': {error}") from error
+    if made.vocabulary != task.vocabulary:
+        raise UserError(f"test '{test}': its vocabulary is {made.vocabulary}, that of training {task.vocabulary}")
+    if made.longest_input and task.longest_input and made.longest_input > task.longest_input:  # models may be no longer
+        longest = f"its inputs have up to {made.longest_input} tokens"
+        raise UserError(f"test '{test}': {longest}, those of the task itself at most {task.longest_input}")
+    return with_options(made, task.own_metrics, task.report_sequences)
 
 
 def split(cls: type[Task], table: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """A [task] table without the options that are not fields of the task, and the options."""
     names = {field.name for field in fields(cls)}  # pyright: ignore[reportArgumentType]
     given = {key: x for key, x in table.items() if key in KEYS and key not in names}
-    given = {key: typed(key, x, list, "a list of names") if key == "metrics" else x for key, x in given.items()}
+    words = {"metrics": (list, "a list of names"), "test": (dict, "tables of fields, [task.test.NAME]")}
+    given = {key: typed(key, x, *words[key]) if key in words else x for key, x in given.items()}
     return {key: x for key, x in table.items() if key not in given}, given
 
 
@@ -83,5 +126,5 @@ def as_data(task: Task) -> dict[str, Any]:
     """The options that were given, as a [task] table has them."""
     if objects := [x.name for x in task.own_metrics if isinstance(x, PlaceMetric)]:
         raise UserError(f"metric '{objects[0]}' is a Python object: a run needs its file, as FILE.py:{objects[0]}")
-    found = {"metrics": list(task.own_metrics), "sequences": task.report_sequences}
+    found = {"metrics": list(task.own_metrics), "sequences": task.report_sequences, "test": dict(task.tests)}
     return {key: value for key, value in found.items() if value}

@@ -10,10 +10,10 @@ Shapes: N sequences, L positions, V tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,10 @@ class SetComplement(TokenTask):
     v: int
 
     kind: ClassVar[str] = "set-complement"
+    asked: ClassVar[str] = "a token that has not occurred yet, of v"
+    answer: ClassVar[str] = "every absent token equally likely"
+    published: ClassVar[str] = "the paper; without a norm after attention the gap falls like 1/length"
+    usual_fields: ClassVar[Mapping[str, Any]] = {"v": 9}
     sets: ClassVar[bool] = True
     sequences: ClassVar[int] = 1024
     usual_model: ClassVar[str] = "minimal"

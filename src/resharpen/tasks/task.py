@@ -8,7 +8,7 @@ Shapes: M models, N sequences, L positions, V tokens, P scored places.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -33,6 +33,9 @@ Measured = Mapping[str, NDArray[np.floating]]
 ROUNDING = 1e-5
 """What the probabilities of all tokens may sum to besides 1: single precision will do."""
 
+NOTHING = -1
+"""In place of a token after the end of a sequence."""
+
 
 class Batch(NamedTuple):
     """A minibatch: what models read, what they are to predict, and where that counts."""
@@ -56,17 +59,31 @@ class Task:
     """A frozen dataclass of numbers and texts; its fields are the columns that tell tasks apart in the tables."""
 
     kind: ClassVar[str]
+    asked: ClassVar[str] = ""
+    """What is asked, in one line."""
+    answer: ClassVar[str] = ""
+    """The exact next-token distribution in words."""
+    published: ClassVar[str] = ""
+    """Where it comes from, and what is known of it."""
+    usual_fields: ClassVar[Mapping[str, Any]] = {}
+    """For `from_data` where nobody gives parameters: values of the fields that have no default."""
+    usual_tests: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Further test distributions of a run by the task's name: name -> the fields that differ."""
     reads: ClassVar[Literal["tokens", "items"]] = "tokens"
     sets: ClassVar[bool] = False
     """Whether the tokens of a sequence are distinct: to a model without order a prefix is then a set and its last."""
     metric: ClassVar[str] = "tvd"
     """The metric that checkpoints are chosen by, averaged over lengths."""
+    shown_metric: ClassVar[str] = "tvd"
+    """The metric of the figure."""
     measures: ClassVar[tuple[str, ...]] = ("tvd",)
     """What `score` gives."""
     own_metrics: ClassVar[tuple[str | PlaceMetric, ...]] = ()
     """Metrics of the user's own; `with_options` sets them."""
     report_sequences: ClassVar[int | None] = None
     """Sequences in the report set where the task has no field for it; `with_options` sets it."""
+    tests: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Further test distributions: name -> the fields that differ; `with_options` sets them."""
     unit: ClassVar[str] = "tokens"
     scored: ClassVar[str] = "prefixes"
     """What is counted in the column `count` of a run's tables."""
@@ -100,7 +117,11 @@ class Task:
     @property
     def metrics(self) -> dict[str, Metric]:
         """All that a run reports; the first is that of the figure."""
-        return {"tvd": Metric("TVD", lower_is_better=True, worst=1.0, range=(0.0, 1.0)), **self.further_metrics()}
+        tvd = Metric("TVD", lower_is_better=True, worst=1.0, range=(0.0, 1.0))
+        return self._shown_first({"tvd": tvd, **self.further_metrics()})
+
+    def _shown_first(self, every: dict[str, Metric]) -> dict[str, Metric]:
+        return {self.shown_metric: every[self.shown_metric], **every}
 
     @property
     def not_resampled(self) -> tuple[str, ...]:
@@ -116,15 +137,34 @@ class Task:
         about = {name: metric.about for name, metric in self.further.items()}
         return about | ({"exact": EXACT} if "error" in about else {})
 
-    def with_options(self, metrics: Sequence[str | PlaceMetric] = (), sequences: int | None = None) -> Self:
-        """The same task with metrics of the user's own, as FILE.py:NAME, and another number of sequences in the report
-        set. Neither changes what is trained or which checkpoints are kept."""
-        return options.with_options(self, metrics, sequences)
+    def with_options(
+        self,
+        metrics: Sequence[str | PlaceMetric] = (),
+        sequences: int | None = None,
+        tests: options.Tests | None = None,
+    ) -> Self:
+        """The same task with metrics of the user's own, as FILE.py:NAME, another number of sequences in the report set,
+        and further test distributions: name -> the fields that differ, or the whole task. None of them changes what is
+        trained or which checkpoints are kept."""
+        return options.with_options(self, metrics, sequences, tests)
+
+    def tested(self, test: str) -> Self:
+        """The task of a further test distribution."""
+        return options.tested(self, test)
 
     @property
     def reported_lengths(self) -> Sequence[int] | None:
         """At which every metric is reported, where that is known before anything is drawn."""
         return None
+
+    @property
+    def longest_input(self) -> int | None:
+        """Tokens of the longest input, trained on or scored, where that is known before anything is drawn."""
+        return None
+
+    def input_tokens(self, length: int) -> int:
+        """The number of input tokens of the longest sequence of a length; by default the length itself."""
+        return length
 
     @property
     def lower_is_better(self) -> bool:
@@ -186,31 +226,50 @@ class Task:
 
 
 class TokenTask(Task):
-    """A task on tokens whose sequences have one length, and whose next-token distribution is known:
+    """A task on tokens whose next-token distribution is known:
 
         sample(words_NxT)      T tokens per sequence from T random words, uniform on 0 .. 2^32 - 1: tokens [N, T]
         p_star(inputs_NxL)     the exact distribution of what follows every prefix, [N, L, V]
 
-    A sequence is opened with `opening`, a token of its own, if there is one. Scored at all lengths up to `longest`. The
-    loss may count, and places may be scored, at some places only:
+    Neither depends on other sequences: those of several steps may be drawn in one call. A sequence is opened with
+    `opening`, a token of its own, if there is one. Scored at all lengths up to `longest`. The loss may count, and
+    places may be scored, at some places only:
 
         trained_places(inputs_NxL), scored_places(inputs_NxL)      true where, [N, L]
         place_lengths(inputs_NxL)                                  the length that a place is reported at, [N, L]
+
+    Where sequences have several lengths (`varied`), `sample` gives NOTHING after the last token of a sequence.
     """
 
-    opening: ClassVar[int | None] = None
+    varied: ClassVar[bool] = False
+    bin_width: ClassVar[int] = 1
+    """Lengths are reported in bins so wide, by their ends."""
     sequences: ClassVar[int] = 64
     """In a validation set."""
 
     @property
+    def opening(self) -> int | None:
+        return None
+
+    @property
     def longest(self) -> int:
         raise NotImplementedError
+
+    @property
+    def longest_input(self) -> int:
+        return self.input_tokens(self.longest)
 
     def sample(self, words_NxT: NDArray[np.uint32], /) -> Tokens:
         raise NotImplementedError
 
     def p_star(self, inputs_NxL: Tokens, /) -> NDArray[np.float64]:
         raise NotImplementedError
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        return {
+            name: replace(x, bin=self.bin_width if self.bin_width > 1 else x.bin) for name, x in super().metrics.items()
+        }
 
     def trained_places(self, inputs_NxL: Tokens, /) -> NDArray[np.bool_]:
         """Where the loss counts: by default everywhere."""
@@ -221,8 +280,10 @@ class TokenTask(Task):
         return np.ones(inputs_NxL.shape, bool)
 
     def place_lengths(self, inputs_NxL: Tokens, /) -> Tokens:
-        """The length of a place: by default its number of input tokens; of an answer, the items of its question."""
-        return np.broadcast_to(np.arange(1, inputs_NxL.shape[1] + 1), inputs_NxL.shape)
+        """The length of a place: by default its number of input tokens, up to the end of its bin; of an answer, the
+        items of its question."""
+        ends_L = (np.arange(inputs_NxL.shape[1]) // self.bin_width + 1) * self.bin_width
+        return np.broadcast_to(ends_L, inputs_NxL.shape)
 
     def check_train_length(self, train_length: int) -> None:
         if not 1 <= train_length <= self.longest:
@@ -240,14 +301,26 @@ class TokenTask(Task):
         self.check_train_length(length)
         return self.batch(streams.key(seed, self.name, "sample"), 0, 0, n, length)
 
-    def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> Batch:
-        tokens = self._drawn(key, n, train_length + 1, group, step)
-        return Batch(tokens[:, :-1], tokens[:, 1:], self._mask("trained_places", tokens[:, :-1]))
+    def batch(self, key: streams.Key, group: int, step: int | NDArray[np.integer], n: int, train_length: int) -> Batch:
+        """Minibatch `step`, or those of several steps one after another."""
+        return self._batch(self._drawn(key, n, self.input_tokens(train_length) + 1, group, step), "trained_places")
+
+    def _batch(self, tokens: Tokens, which: str) -> Batch:
+        """Inputs and targets, and where both are tokens and this method is true."""
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        if not self.varied:
+            return Batch(inputs, targets, self._mask(which, inputs))
+        return Batch(inputs.clip(0), targets.clip(0), self._mask(which, inputs.clip(0), targets != NOTHING))
 
     def validation(self, seed: int, use: str) -> ValidationSet:
         many = self.report_sequences if use == "report" and self.report_sequences else self.sequences
-        inputs = self._drawn(streams.key(seed, self.name, "validation", use), many, self.longest)
-        return ValidationSet(inputs, self._mask("scored_places", inputs), self._lengths(inputs))
+        key, length = streams.key(seed, self.name, "validation", use), self.input_tokens(self.longest)
+        if self.varied:
+            inputs, _, scored = self._batch(self._drawn(key, many, length + 1), "scored_places")
+        else:
+            inputs = self._drawn(key, many, length)
+            scored = self._mask("scored_places", inputs)
+        return ValidationSet(inputs, scored, self._lengths(inputs))
 
     def examples(self, validation: ValidationSet) -> Examples:
         inputs, scored = validation.inputs_NxL, validation.scored_NxL
@@ -263,26 +336,30 @@ class TokenTask(Task):
             raise self._wrong(f"p_star sums to {p_PxV[off_P][0].sum():g} over the tokens: it must sum to 1 everywhere")
         return Examples(inputs, scored, {"p_star": p_PxV.astype(np.float64, copy=False)})
 
-    def _drawn(self, key: streams.Key, n: int, length: int, group: int = 0, step: int = 0) -> Tokens:
-        """n sequences of so many tokens, the opening one included, [N, length]."""
+    def _drawn(
+        self, key: streams.Key, n: int, length: int, group: int = 0, step: int | NDArray[np.integer] = 0
+    ) -> Tokens:
+        """n sequences of so many tokens, the opening one included, [N, length]; n for each of several steps."""
         drawn = length - (self.opening is not None)
-        words = streams.words(key, n * drawn, group, step).reshape(n, drawn)
+        words = streams.words(key, n * drawn, group, step).reshape(n * np.size(step), drawn)
         sampled = np.asarray(self.sample(words))
         if sampled.shape != words.shape or sampled.dtype.kind not in "iu":
             given, wanted = f"{list(sampled.shape)} of {sampled.dtype}", f"{list(words.shape)} of whole numbers"
             raise self._wrong(f"sample gives {given}, not {wanted}: sequences, tokens")
-        opening = [] if self.opening is None else [np.full((n, 1), self.opening)]
+        opening = [] if self.opening is None else [np.full((len(words), 1), self.opening)]
         tokens = np.concatenate([*opening, sampled], axis=1).astype(np.int64, copy=False)
-        if tokens.size and not (tokens.min() >= 0 and tokens.max() < self.vocabulary):
+        least = NOTHING if self.varied else 0
+        if tokens.size and not (tokens.min() >= least and tokens.max() < self.vocabulary):
             given, allowed = f"{tokens.min()}..{tokens.max()}", f"0..{self.vocabulary - 1}"
             raise self._wrong(f"its tokens are {given}, the vocabulary has {allowed}")
         return tokens
 
-    def _mask(self, which: str, inputs_NxL: Tokens) -> NDArray[np.bool_]:
+    def _mask(self, which: str, inputs_NxL: Tokens, real_NxL: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
         mask = np.asarray(getattr(self, which)(inputs_NxL))
         if mask.shape != inputs_NxL.shape or mask.dtype != bool:
             given = f"{list(mask.shape)} of {mask.dtype}"
             raise self._wrong(f"{which} gives {given}, not {list(inputs_NxL.shape)} of bool: sequences, places")
+        mask = mask if real_NxL is None else mask & real_NxL
         if not mask.any():  # a mean over nothing is no loss, and no score
             raise self._wrong(f"{which} is false everywhere in {len(mask)} sequences of {mask.shape[1]} tokens")
         return mask
@@ -305,7 +382,7 @@ def defined_places(task: Task, validation: Any, names: Iterable[str]) -> dict[st
     return _defined(task, task.own_metrics, validation, asked) if asked else {}
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)  # a report set and its blocks, for two tasks
 def _defined(
     task: Task, _own: tuple[Any, ...], validation: Any, names: tuple[str, ...]
 ) -> dict[str, NDArray[np.bool_]]:

@@ -16,11 +16,12 @@ of an illegal symbol goes to the other.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import ClassVar
+from functools import cache, partial
+from typing import Any, ClassVar
 
-from resharpen.tasks.automaton import END, Automaton, Edge
+from resharpen.tasks.automaton import END, Automaton, Edge, half_over
 from resharpen.tasks.language import Language
 
 _ = END  # a symbol without a next state is illegal
@@ -48,7 +49,14 @@ class Tomita(Language):
     n: int
 
     kind: ClassVar[str] = "tomita"
+    asked: ClassVar[str] = "a word of one of Tomita's seven regular languages on 0 and 1, symbol by symbol"
+    answer: ClassVar[str] = (
+        "the legal symbols, the last one again or another at a fixed rate; EOS at a fixed rate if legal"
+    )
+    published: ClassVar[str] = "Tomita 1982; in the paper language 3 separates placements by AUC"
+    usual_fields: ClassVar[Mapping[str, Any]] = {"n": 3}
     metric: ClassVar[str] = "auc"
+    shown_metric: ClassVar[str] = "auc"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,17 +93,8 @@ class Tomita(Language):
 
 @cache
 def end_probability(n: int) -> float:
-    """The probability of EOS with which half of the sequences end by length 100, by bisection."""
-    if n in END_PROBABILITY:
-        return END_PROBABILITY[n]
-    low, high = 0.0, 1.0
-    while high - low > 1e-12:
-        middle = (low + high) / 2
-        if automaton(n, middle).survival(HALF_OVER_BY)[-1, 0] > 0.5:
-            low = middle
-        else:
-            high = middle
-    return high
+    """The probability of EOS with which half of the sequences end by length 100."""
+    return END_PROBABILITY[n] if n in END_PROBABILITY else half_over(partial(automaton, n), HALF_OVER_BY)
 
 
 def automaton(n: int, end: float) -> Automaton:

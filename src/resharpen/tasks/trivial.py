@@ -33,7 +33,7 @@ BEST_FOR = {"kl": (0,), "tvd": (1,), "error": (2,), "exact": (2,), "illegal": (3
 AT_ONCE = 2**20
 """Bound on places x tokens that are scored at once."""
 MOST_SEQUENCES = 128
-"""Of a larger report set the first ones will do."""
+"""Of a larger report set the first ones are enough, if they have all lengths."""
 
 
 @lru_cache(maxsize=64)
@@ -43,7 +43,9 @@ def trivial_values(task: Task, seed: int, metric: str | None = None) -> dict[str
     validation = task.validation(seed, "report")
     sampled = getattr(validation, "sampled", False) and hasattr(validation, "take")
     if sampled and validation.sequences > MOST_SEQUENCES:
-        validation = validation.take(slice(MOST_SEQUENCES))
+        few = validation.take(slice(MOST_SEQUENCES))
+        # questions are sorted by their number of items: the first ones are all of one length
+        validation = few if set(few.length_P) == set(validation.length_P) else validation
     asked = [name for name in task.metrics if metric in (None, name)]
     guessed = {name: task.metrics[name].guess for name in asked if name != "tvd"}
     guessed = {name: value for name, value in guessed.items() if value is not None}

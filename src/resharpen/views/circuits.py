@@ -6,29 +6,23 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatterSciNotation, MaxNLocator
 from numpy.typing import NDArray
 
 from resharpen.analysis.circuits import IN_FORM, Table
 from resharpen.errors import UserError
-from resharpen.views.violins import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, shade
+from resharpen.views.palette import BLUE, GREEN, ORANGE, PURPLE, VERMILION, variant_colors
+from resharpen.views.style import our_style
+from resharpen.views.violins import BLACK, shade
 
-# Markers differ too, for print in gray.
-PLACEMENT_STYLE = {
-    "pre": (VERMILION, "o"),
-    "post": (PURPLE, "s"),
-    "peri": (BLUE, "^"),
-    "peri-init": (SKY, "v"),
-    "none": (BLACK, "x"),
-    "out": (GREEN, "D"),
-    "pre-final": (ORANGE, "P"),
-}
-OTHER_STYLE = ("#777777", "*")
+MARKERS = "os^vxDP*"
+"""They differ too, for print in gray."""
 THEORY = {
-    "gap_bound": ("$2C/s$", BLACK, ":"),
-    "gap_plain": (r"$\kappa v/((v-1)s)$", ORANGE, "--"),
-    "gap_resharpened": (r"$\kappa v/\sqrt{s(v-s)}$", PURPLE, "-."),
+    "gap_bound": ("2C / s", BLACK, ":"),
+    "gap_plain": ("κv / ((v - 1) s)", ORANGE, "--"),
+    "gap_resharpened": ("κv / √(s (v - s))", PURPLE, "-."),
 }
 LENGTH = "length s (tokens)"
 MANY_PAIRS = 4
@@ -40,10 +34,9 @@ SOLVED = 0.05
 
 
 def _styles(names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Color and marker by variant; variants other than placements take the styles of absent placements."""
-    names = list(names)
-    spare = iter([style for name, style in PLACEMENT_STYLE.items() if name not in names])
-    return {name: PLACEMENT_STYLE.get(name) or next(spare, OTHER_STYLE) for name in names}
+    """Color and marker by variant."""
+    colors = variant_colors(names)
+    return {name: (color, MARKERS[i % len(MARKERS)]) for i, (name, color) in enumerate(colors.items())}
 
 
 def _describe(axes: Axes, title: str, xlabel: str, ylabel: str, fontsize: int = 10) -> None:
@@ -51,6 +44,20 @@ def _describe(axes: Axes, title: str, xlabel: str, ylabel: str, fontsize: int = 
     axes.set(xlabel=xlabel, ylabel=ylabel)
 
 
+class _Plain(LogFormatterSciNotation):
+    """Labels of a logarithmic axis, 0.01, where matplotlib writes a formula."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
+def _plain_labels(*which: Axis) -> None:
+    for axis in which:
+        axis.set_major_formatter(_Plain())
+        axis.set_minor_formatter(_Plain())
+
+
+@our_style()
 def draw_model(table: Table, model: int, name: str) -> Figure:
     """One model: B, D and the attention table; delta and eps; entropy, amplitude and gap by length."""
     if not np.isfinite(table["residual"][model]):
@@ -81,12 +88,12 @@ def draw_model(table: Table, model: int, name: str) -> Figure:
 
 def _form(axes: Axes, of: Table, s: NDArray) -> None:
     tokens = np.arange(len(of["delta"]))
-    axes.bar(tokens - 0.2, of["delta"], 0.4, color=BLUE, label=r"$\delta$")
-    axes.bar(tokens + 0.2, of["eps"], 0.4, color=ORANGE, hatch="//", edgecolor="white", label=r"$\epsilon$")
+    axes.bar(tokens - 0.2, of["delta"], 0.4, color=BLUE, label="δ")
+    axes.bar(tokens + 0.2, of["eps"], 0.4, color=ORANGE, hatch="//", edgecolor="white", label="ε")
     axes.axhline(0, color=BLACK, linewidth=0.6)
     verdict = "in form" if of["in_form"] else "not in form"
     title = f"{verdict}: residual {of['residual']:.3f} (scaled {of['scaled_residual']:.3f})"
-    _describe(axes, title, "token", r"$\delta$, $\epsilon$ (logits, before norm scales)")
+    _describe(axes, title, "token", "δ, ε (logits, before norm scales)")
     axes.margins(y=0.18)  # room for the legend
     axes.legend(fontsize=8, ncols=2, loc="upper center")
 
@@ -107,6 +114,7 @@ def _amplitude(axes: Axes, of: Table, s: NDArray) -> None:
         if not any(np.array_equal(of[key], line.get_ydata()) for line in axes.get_lines()):
             axes.plot(s, of[key], color=color, marker=marker, label=label)  # otherwise there is no norm in between
     axes.set_yscale("log")
+    _plain_labels(axes.yaxis)
     _describe(axes, "amplitude of the attention output", LENGTH, "amplitude (root mean square)")
     axes.legend(fontsize=7.5, framealpha=0.6)
 
@@ -128,6 +136,7 @@ def _draw_theory(axes: Axes, s: NDArray, curves: Mapping[str, NDArray]) -> None:
     axes.axhline(0, color=BLACK, linewidth=0.6)
 
 
+@our_style()
 def draw_run(tables: Mapping[str, Table], weight_decay: Mapping[str, NDArray]) -> Figure:
     """All models by variant: attention against weight decay, share of models in form, residual and merged tokens
     against TVD."""
@@ -153,6 +162,7 @@ def draw_run(tables: Mapping[str, Table], weight_decay: Mapping[str, NDArray]) -
     _describe(residual_axes, title, "residual of the normal form (relative)", "mean TVD over lengths", 11)
     pairs = "pairs of tokens that attention does not tell apart"
     merged_axes.set(yscale="log", xlim=(-0.6, MANY_PAIRS + 0.6))
+    _plain_labels(decay_axes.xaxis, decay_axes.yaxis, residual_axes.xaxis, residual_axes.yaxis, merged_axes.yaxis)
     _describe(merged_axes, "Merged tokens and error", pairs, "mean TVD over lengths", 11)
     merged_axes.set_xticks(range(MANY_PAIRS + 1), [*map(str, range(MANY_PAIRS)), f"{MANY_PAIRS} or more"])
     v = len(next(iter(tables.values()))["lengths"]) + 1
@@ -174,15 +184,17 @@ def _draw_shares(axes: Axes, tables: Mapping[str, Table]) -> None:
             share = float((table[key] < IN_FORM).sum() / sound)
             axes.bar(i + offset, share, 0.38, color=color, hatch=hatch, edgecolor="white")
             at = {"xy": (i + offset, share), "xytext": (0, 3), "textcoords": "offset points", "ha": "center"}
-            axes.annotate(f"{share:.0%}", fontsize=6.5, **at)
+            axes.annotate(f"{share:.0%}", fontsize=7, **at)
     axes.set_xticks(range(len(tables)), list(tables), rotation=20)
     axes.set_ylim(0, 1.08)
     title = f"In form: residual < {IN_FORM:g} (hatched: with norm scales)"
     _describe(axes, title, "variant", "share of models", 11)
 
 
-def draw_cure(tables: Mapping[str, Table], train_length: int) -> Figure:
-    """Dispersion and its cure: amplitude of the attention output and logit gap by length, one column per variant.
+@our_style()
+def draw_dispersion(tables: Mapping[str, Table], train_length: int) -> Figure:
+    """Dispersion, and a norm after attention: amplitude of the attention output and logit gap by length, one column per
+    variant.
 
     Medians and 10-90% bands beside the theory, whose kappa is read off the weights of each model. Only models that
     solve the trained lengths, since the figure is about what happens to them on longer inputs.
@@ -195,8 +207,8 @@ def draw_cure(tables: Mapping[str, Table], train_length: int) -> Figure:
         solved = table["tvd"][:, table["lengths"] <= train_length].mean(-1) < SOLVED  # false where it is NaN
         amplitude_axes.set_title(f"{name}: {int(solved.sum())} of {len(solved)} models", fontsize=11)
         if solved.any():
-            _cure_amplitude(amplitude_axes, table, solved)
-            _cure_gap(gap_axes, table, solved)
+            _dispersion_amplitude(amplitude_axes, table, solved)
+            _dispersion_gap(gap_axes, table, solved)
         for axes in (amplitude_axes, gap_axes):
             shade(axes, train_length + 0.5, start=0.8)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -207,17 +219,17 @@ def draw_cure(tables: Mapping[str, Table], train_length: int) -> Figure:
     for row in grid:  # one legend per row, since every column that is not empty has the same entries
         handles, labels = next((found for axes in row if any(found := axes.get_legend_handles_labels())), ([], []))
         row[-1].legend(handles, labels, fontsize=8)
-    figure.suptitle("Dispersion and its cure", fontsize=14)
+    figure.suptitle("Dispersion of attention, and what a norm after it restores", fontsize=12)
     figure.supxlabel(
         f"Models with a mean TVD below {SOLVED:g} on the trained lengths (gray); {diverged} diverged before their "
         "first checkpoint.\nLines: medians. Bands: 10-90% of the models. "
-        r"Theory: medians too, with $\kappa$ and $C$ read off each model.",
+        "Theory: medians too, with κ and C read off each model.",
         fontsize=9,
     )
     return figure
 
 
-def _cure_amplitude(axes: Axes, table: Table, chosen: NDArray[np.bool_]) -> None:
+def _dispersion_amplitude(axes: Axes, table: Table, chosen: NDArray[np.bool_]) -> None:
     s = table["lengths"]
     v = len(s) + 1
     for key, label, color, marker in (
@@ -227,10 +239,10 @@ def _cure_amplitude(axes: Axes, table: Table, chosen: NDArray[np.bool_]) -> None
         values = table[key][chosen]
         _band(axes, s, values / values[:, :1], label, color, marker)
     simplex = np.sqrt((v - s) / (s * (v - 1)))
-    axes.plot(s, simplex, color=BLACK, linestyle="--", label=r"simplex: $\sqrt{(v-s)/(s(v-1))}$")
+    axes.plot(s, simplex, color=BLACK, linestyle="--", label="simplex: √((v - s) / (s (v - 1)))")
 
 
-def _cure_gap(axes: Axes, table: Table, chosen: NDArray[np.bool_]) -> None:
+def _dispersion_gap(axes: Axes, table: Table, chosen: NDArray[np.bool_]) -> None:
     s = table["lengths"]
     _band(axes, s, table["gap_mean"][chosen], "trained models", BLUE, "o")
     precise = chosen & np.isfinite(table["gap_bound"]).all(-1)

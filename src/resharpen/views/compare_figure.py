@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from resharpen.analysis.claims.remedies import CURED, NO_CURE
+from resharpen.analysis.claims.reading import THRESHOLD
 from resharpen.analysis.compare import CHOSEN, EVERY, MARGIN, Comparison
 from resharpen.analysis.statistics import Interval
-from resharpen.views.violins import BLUE, GRAY, GREEN, ORANGE, PURPLE, SKY, VERMILION, plain_panel, shade
+from resharpen.views.palette import KNOWN, variant_colors
+from resharpen.views.style import our_style
+from resharpen.views.violins import GRAY, plain_panel, shade
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -18,32 +20,29 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Markers and dashes distinguish more variants than there are colors.
-COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, "#5C4B00")
 MARKERS, DASHES = "osD^vPX", ("-", "--", ":", "-.")
 LINE = {"markersize": 4, "linewidth": 1.3}
-BASELINE = {"color": "#555555", "marker": ".", "linestyle": "-", **LINE}
 COLUMN, MOST_COLUMNS = 3.1, 8
 GAINS = {"median": "median gain", "best": "gain of the best tenth"}
-# In the study of remedies, color shows the attention and shape the norm placement.
-ATTENTION = {"log-n": BLUE, "ssmax": ORANGE, "asentmax": GREEN, "stick-breaking": PURPLE, "softmax": "#555555"}
-NORM_AFTER = ("pre-final", "peri", "post")
-"""Placements with a norm after attention."""
-SHAPES = {True: "s", False: "o"}
+# In the study of remedies color shows the norm placement, as everywhere, and the marker the attention.
+ATTENTION = {"softmax": "o", "log-n": "^", "ssmax": "s", "asentmax": "D", "stick-breaking": "P"}
 
 
 def styles(variants: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Color, marker and dash of each variant."""
+    """Color, marker and dash of each variant, the baseline first."""
+    colors = variant_colors(variants)
     return {
         variant: {
-            "color": COLORS[i % len(COLORS)],
+            "color": colors[variant],
             "marker": MARKERS[i % len(MARKERS)],
-            "linestyle": DASHES[i // len(COLORS) % len(DASHES)],
+            "linestyle": DASHES[i // len(MARKERS) % len(DASHES)],
             **LINE,
         }
         for i, variant in enumerate(variants)
     }
 
 
+@our_style()
 def draw_comparison(found: Comparison) -> Figure:
     """Top: the median gain and the gain of the best tenth, with intervals. Bottom, per setting: the expected best of k
     draws, and the median gain by length with trained lengths shaded."""
@@ -56,7 +55,7 @@ def draw_comparison(found: Comparison) -> Figure:
     height = 1.5 + 0.17 * rows
     figure = Figure(figsize=(width, height + 6.4), layout="constrained", dpi=150)
     above, below = figure.subfigures(2, 1, height_ratios=[height, 5.6])  # pyright: ignore[reportGeneralTypeIssues]
-    style = styles(found.variants)
+    style = styles((found.baseline, *found.variants))
     _gains(above.subplots(1, 2, sharey=True), found, lengths, style)
     grid = below.subplots(2, len(settings), sharey="row", squeeze=False)
     for column, setting in enumerate(settings):
@@ -77,9 +76,10 @@ def _title(found: Comparison) -> str:
     diverged, total = (sum(getattr(models, name) for models in found.models) for name in ("diverged", "models"))
     weights = {"train": "training weights", "bema": "BEMA weights"}.get(found.weights, found.weights)
     fewer = f"; below the first {MOST_COLUMNS} of {len(found.settings)}" if len(found.settings) > MOST_COLUMNS else ""
+    on = f" on test {found.test}" if found.test else ""
     return (
-        f"Against '{found.baseline}', pair by pair over the same draws: {'-'.join(map(str, each))} models per setting "
-        f"and variant, {diverged} of {total:,} diverged\n({weights}, {CHOSEN[found.selection]}; 95% intervals; "
+        f"Against '{found.baseline}'{on}, pair by pair over the same draws: {'-'.join(map(str, each))} models per "
+        f"setting and variant, {diverged} of {total:,} diverged\n({weights}, {CHOSEN[found.selection]}; 95% intervals; "
         f"gray band: a difference of less than {found.margin:g}\nhollow: too few draws for an interval{fewer})"
     )
 
@@ -88,7 +88,10 @@ def _gains(pair: Sequence[Axes], found: Comparison, lengths: str, style: dict[st
     order = [(variant, setting) for setting in (*found.settings, EVERY) for variant in found.variants]
     effects = [effect for effect in found.effects if effect.lengths == lengths]
     effects.sort(key=lambda effect: order.index((effect.variant, effect.setting)))
-    names = [e.variant if len(found.settings) == 1 else f"{e.setting}: {e.variant}" for e in effects]
+    names = [
+        e.variant if len(found.settings) == 1 else f"{found.labels.get(e.setting, e.setting)}: {e.variant}"
+        for e in effects
+    ]
     for axes, (name, title) in zip(pair, GAINS.items(), strict=True):
         shown = [(getattr(effect, name).interval, style[effect.variant]) for effect in effects]
         _intervals(axes, shown, found.margin)
@@ -118,11 +121,11 @@ def _intervals(axes: Axes, shown: Sequence[tuple[Interval, dict[str, Any]]], mar
 def _best_of(axes: Axes, found: Comparison, setting: str, style: dict[str, dict[str, Any]]) -> None:
     curves = {curve.variant: curve for curve in found.best_of if curve.setting == setting}  # new lengths come last
     for variant in (found.baseline, *found.variants):
-        _band(axes, list(curves[variant].k), curves[variant].value, style.get(variant, BASELINE), variant)
+        _band(axes, list(curves[variant].k), curves[variant].value, style[variant], variant)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda k, _: f"{k:g}")
     axes.set_xlabel("models tried, k", fontsize=8)
-    axes.set_title(setting, fontsize=9, fontweight="bold")
+    axes.set_title(found.labels.get(setting, setting), fontsize=9, fontweight="bold")
 
 
 def _by_length(axes: Axes, found: Comparison, setting: str, style: dict[str, dict[str, Any]]) -> None:
@@ -149,6 +152,7 @@ def _band(axes: Axes, x: list[int], intervals: Sequence[Interval], style: dict[s
     plain_panel(axes, "both")
 
 
+@our_style()
 def draw_remedies(comparisons: Sequence[Comparison]) -> Figure:
     """Which remedy helps on which task, one column per setting. Top: gain of the best tenth, with the line from which
     it counts as solved. Bottom: median of the paired gains."""
@@ -162,10 +166,14 @@ def draw_remedies(comparisons: Sequence[Comparison]) -> Figure:
     for column, (found, setting) in enumerate(panels):
         for axes, name in zip(grid[:, column], ("best", "median"), strict=True):
             _remedies(axes, found, setting, name)
-    _remedies_legend(figure)
+    placements = dict.fromkeys(name.split("+")[0] for found in comparisons for name in found.variants)
+    _remedies_legend(figure, [*placements])
+    models = [m for found in comparisons for m in found.models]
+    each, diverged = sorted({m.models for m in models}), sum(m.diverged for m in models)
     figure.suptitle(
-        "Which remedy helps on which task: against the untreated model, pair by pair over the same draws, on lengths "
-        "longer than trained\n(training weights at the best checkpoint; 95% intervals over draws)",
+        "Which remedy helps on which task: gain over the model without it, paired by draw, on lengths longer than "
+        f"trained\n(training weights at the best checkpoint; 95% intervals over draws; {'-'.join(map(str, each))} "
+        f"models per variant, {diverged} of {sum(m.models for m in models):,} diverged)",
         fontsize=10,
     )
     return figure
@@ -174,17 +182,14 @@ def draw_remedies(comparisons: Sequence[Comparison]) -> Figure:
 def _remedies(axes: Axes, found: Comparison, setting: str, name: str) -> None:
     of = {effect.variant: effect for effect in found.effects if effect.setting == setting}  # new lengths come last
     shown = [(getattr(of[variant], name).interval, look(variant)) for variant in found.variants]
-    _intervals(axes, shown, NO_CURE if name == "best" else found.margin)
+    _intervals(axes, shown, THRESHOLD if name == "best" else found.margin)
     if name == "best":
         models = [m for m in found.models if m.setting == setting]
         perfect = 0.0 if found.metric.lower_is_better else 1.0
         away = next(abs(m.best - perfect) for m in models if m.variant == found.baseline)
-        if away > CURED:
-            axes.axvline(away - CURED, color=VERMILION, linewidth=1.1, linestyle="--")
-        diverged, total = sum(m.diverged for m in models), sum(m.models for m in models)
-        count = f"{models[0].models} models per variant, {diverged} of {total:,} diverged"
-        axes.set_title(f"{setting}\n", fontsize=10, fontweight="bold")
-        axes.text(0.5, 1.02, count, transform=axes.transAxes, ha="center", va="bottom", fontsize=7.5)
+        if away > THRESHOLD:
+            axes.axvline(away - THRESHOLD, color="black", linewidth=1.1, linestyle="--")
+        axes.set_title(_heading(found, setting), fontsize=10, fontweight="bold")
     axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel(f"{GAINS[name]} in {found.metric.label}\n(right of 0: better than {found.baseline})", fontsize=8)
     names = found.variants if setting == found.settings[0] else [""] * len(found.variants)
@@ -192,26 +197,32 @@ def _remedies(axes: Axes, found: Comparison, setting: str, name: str) -> None:
     axes.tick_params(axis="x", labelsize=7.5)
 
 
+def _heading(found: Comparison, setting: str) -> str:
+    """The task, by its kind, and what distinguishes the setting."""
+    label = found.labels.get(setting, setting)
+    return f"{setting.rpartition('-s')[0]}, {label}" if label.startswith("s = ") else label
+
+
 def look(variant: str) -> dict[str, str]:
     """Color and marker of a remedy.
 
     >>> look("peri+ssmax+nope")
-    {'color': '#E69F00', 'marker': 's'}
+    {'color': '#009E73', 'marker': 's'}
     """
-    terms = variant.split("+")
-    attention = next((term for term in terms if term in ATTENTION), "softmax")
-    return {"color": ATTENTION[attention], "marker": SHAPES[terms[0] in NORM_AFTER]}
+    placement, *parts = variant.split("+")
+    attention = next((part for part in parts if part in ATTENTION), "softmax")
+    return {"color": KNOWN[placement], "marker": ATTENTION[attention]}
 
 
-def _remedies_legend(figure: Figure) -> None:
+def _remedies_legend(figure: Figure, placements: Sequence[str]) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Artist] = [Patch(facecolor=color, label=name) for name, color in ATTENTION.items()]
-    for after, text in ((False, "no norm after attention"), (True, "a norm after attention")):
-        handles.append(Line2D([], [], color="black", marker=SHAPES[after], linestyle="", label=text))
-    band = f"less than {NO_CURE:g} (best), {MARGIN:g} (median): no difference"
-    cured = f"about here the best tenth is less than {CURED:g} from perfect: a cure"
+    handles: list[Artist] = [Patch(facecolor=KNOWN[name], label=name) for name in placements]
+    for name, marker in ATTENTION.items():
+        handles.append(Line2D([], [], color="black", marker=marker, linestyle="", label=name))
+    band = f"less than {THRESHOLD:g} (best), {MARGIN:g} (median): no difference"
+    solved = f"about here the best tenth is less than {THRESHOLD:g} from perfect"
     handles.append(Patch(facecolor=GRAY, label=band))
-    handles.append(Line2D([], [], color=VERMILION, linewidth=1.1, linestyle="--", label=cured))
+    handles.append(Line2D([], [], color="black", linewidth=1.1, linestyle="--", label=solved))
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)

@@ -15,6 +15,7 @@ from resharpen.experiments.keeping.stored import load_model
 from resharpen.models import Transformer
 from resharpen.state import Weights
 from resharpen.views import circuits
+from resharpen.views.style import our_style
 from resharpen.views.tables import print_inspection
 
 if TYPE_CHECKING:
@@ -44,10 +45,11 @@ def draw_inspection(run: Run, model: str, weights: Weights, prefix: str | None, 
     return {
         "inspect-model": circuits.draw_model(table, row, name),
         "inspect-run": circuits.draw_run(inspection.tables, decay),
-        "dispersion": circuits.draw_cure(compared or inspection.tables, setting.train_length),
+        "dispersion": circuits.draw_dispersion(compared or inspection.tables, setting.train_length),
     }
 
 
+@our_style()
 def draw_attention(weights_AxHxLxL: NDArray[np.float64], tokens: Sequence[str], name: str) -> Figure:
     """One row per layer: a map per head, and the entropy of each head by length next to that of constant attention."""
     from matplotlib.figure import Figure
@@ -64,8 +66,8 @@ def draw_attention(weights_AxHxLxL: NDArray[np.float64], tokens: Sequence[str], 
             axes.imshow(np.sqrt(weights_AxHxLxL[layer, head]), cmap="cividis", vmin=0, vmax=1)
             axes.set_title(f"layer {layer}, head {head}", fontsize=8)
             if length <= NAMED_UP_TO:
-                axes.set_xticks(range(length), tokens, rotation=90, fontsize=6)
-                axes.set_yticks(range(length), tokens, fontsize=6)
+                axes.set_xticks(range(length), tokens, rotation=90, fontsize=7)
+                axes.set_yticks(range(length), tokens, fontsize=7)
         axes = grid[layer, heads]
         lengths = np.arange(1, length + 1)
         axes.plot(lengths, np.log(lengths), color="black", linewidth=0.9, label="constant: log of the length")
@@ -76,7 +78,7 @@ def draw_attention(weights_AxHxLxL: NDArray[np.float64], tokens: Sequence[str], 
         axes.set_ylabel("nats", fontsize=8)
         axes.set_xlabel("length (tokens)", fontsize=8)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.legend(fontsize=5.5)
+        axes.legend(fontsize=7)
     figure.colorbar(grid[0, 0].images[0], ax=grid[:, :heads], label="square root of the weight", shrink=0.7)
     figure.suptitle(f"{name}: what each position (row) attends to", fontsize=9.5)
     return figure

@@ -16,46 +16,58 @@ from rich.text import Text
 from resharpen.experiments.keeping import machine
 from resharpen.experiments.specs.shelf import SCALES, SHELF
 from resharpen.experiments.specs.spec import Setting
-from resharpen.experiments.specs.variant import CATALOGS, DEFAULTS, PARTS, placement_name
+from resharpen.experiments.specs.variant import CATALOGS, DEFAULTS, placement_name
 from resharpen.parts import PLACEMENT_SOURCES
-from resharpen.views.progress import duration
+from resharpen.views.columns import Column, print_table
+from resharpen.words import duration
 
 if TYPE_CHECKING:
     from resharpen.analysis.theory.checks import Check
 
+WIDE = 110
+"""Columns of a terminal from which the list of figures has the numbers of models and steps."""
 CITATION = re.compile(r"\s*\(([^()]*\b\d{4})\)")
 
 
 def print_shelf(seconds: Mapping[tuple[str, str], float], engine: str, workers: int, console: Console) -> None:
     """The figures of the package; `seconds` are estimates by figure and scale."""
-    table = Table("figure", "what it shows", title="Figures", title_justify="left")
-    for scale in SCALES:
-        table.add_column(scale, justify="right")
+    columns = [Column("figure"), Column("what it shows", wraps=26)]
+    columns += [Column(scale, right=True) for scale in SCALES]
+    rows = []
     for name, entry in SHELF.items():
         cells = []
         for scale, size in zip(SCALES, entry.sizes, strict=True):
-            shown = f"{size.models:,} x {size.steps:,}"
-            cells.append(Text(f"{duration(seconds[name, scale])}\n").append(shown, "dim"))
-        table.add_row(name, entry.title, *cells)
-    console.print(table)
+            cell = Text(duration(seconds[name, scale]))
+            cells.append(cell.append(f"\n{size.models:,} x {size.steps:,}", "dim") if console.width >= WIDE else cell)
+        rows.append((name, entry.title, *cells))
+    print_table(console, columns, rows, "Figures")
+    sizes = "; below them models per violin x steps" if console.width >= WIDE else ""
     console.print(
-        f"Times are estimates for this machine with {workers} workers ({engine} engine); "
-        "below them models per violin x steps.\nRun one with: resharpen run fig1 --scale smoke",
+        f"Times are estimates for this machine with {workers} workers ({engine} engine){sizes}.\n"
+        "Run one with: resharpen run fig1 --scale smoke",
         style="dim",
     )
 
 
-def print_parts(settings: Sequence[Setting], engine: Callable[[Setting, str, str], str], console: Console) -> None:
-    """One column per setting's model; `engine` names the engine that trains a part there, "" if none does."""
+def print_parts(
+    settings: Sequence[Setting], engine: Callable[[Setting, str, str], str], kinds: Sequence[str], console: Console
+) -> None:
+    """One column per setting's model, or for several that are alike throughout; `engine` names the engine that trains a
+    part there, "" if none does."""
     table = Table("part", "what it is", box=box.SIMPLE_HEAD, title="Parts of a variant", title_justify="left")
     table.columns[0].no_wrap, table.columns[1].ratio = True, 1
+    parts = [(kind, name) for kind in kinds for name in CATALOGS[kind]]
+    columns: dict[tuple[str, ...], list[str]] = {}
     for setting in settings:
-        table.add_column(setting.model.kind, no_wrap=True)
-    for kind in PARTS:
+        cells = tuple(engine(setting, kind, name) or "-" for kind, name in parts)
+        columns.setdefault(cells, []).append(setting.model.kind)
+    for models in columns.values():
+        table.add_column("\n".join(models), no_wrap=True)
+    for kind in kinds:
         table.add_row(Text(kind, "bold"))
         for name, part in CATALOGS[kind].items():
             what, source = described(kind, name, part)
-            cells = [engine(setting, kind, name) or "-" for setting in settings]
+            cells = [column[parts.index((kind, name))] for column in columns]
             styled = [Text(cell, "green" if cell.startswith("native") else "") for cell in cells]
             table.add_row(f"  {name}", Text.assemble(what, (f" ({source})" if source else "", "dim")), *styled)
         table.add_section()
@@ -72,11 +84,12 @@ def print_parts(settings: Sequence[Setting], engine: Callable[[Setting, str, str
 
 
 def described(kind: str, name: str, part: Any) -> tuple[str, str]:
-    """What a part is, and its source: the first paragraph of its file, and the citation in it."""
+    """What a part is, and its source: the first paragraph of its function's docstring, or else of its file, and the
+    citation in it."""
     if kind == "placement":
         return placement_name(part), PLACEMENT_SOURCES[name]
     function = part.update if kind == "optimizer" else part.function
-    text = " ".join((sys.modules[function.__module__].__doc__ or "").split("\n\n")[0].split())
+    text = " ".join((function.__doc__ or sys.modules[function.__module__].__doc__ or "").split("\n\n")[0].split())
     cited = CITATION.search(text)
     rows = [f"; {row}: {r.low:g} to {r.high:g}" for row, r in part.hyperparameters.items()]
     return CITATION.sub("", text).removesuffix(".") + "".join(rows), cited[1] if cited else ""

@@ -1,4 +1,4 @@
-"""Progress of a run: a live view on a terminal or in a notebook, otherwise one plain line per checkpoint."""
+"""Progress of a run: a live view on a terminal or in a notebook, otherwise a plain line per minute or tenth."""
 
 from __future__ import annotations
 
@@ -18,49 +18,67 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from resharpen.experiments.keeping.store import code_lines
+from resharpen.words import duration
 
 if TYPE_CHECKING:
+    from resharpen.experiments.keeping.store import Run
     from resharpen.experiments.running.runner import Plan
     from resharpen.experiments.running.training import Progress
 
 
 EVERY = 0.25
 """Least number of seconds between two updates of a notebook output."""
+LINE_SECONDS, LINES = 60.0, 10
+"""In a log a line follows the one before after this time, or when one of so many shares of the work is done."""
+KNOWN_SECONDS, KNOWN_WITHOUT_END = 10.0, 120.0
+"""Least time after which the time left is estimated: once a shard has been scored and written, and without that."""
 
 
 class Meter:
     """Model-steps done, their rate, and an estimate of the time left.
 
     Training lengths differ in cost by a factor of ten or more, so the time left is summed over settings, each at the
-    pace seen for it so far.
+    pace seen for it so far. Shards that were finished before count as done, and for the best scores.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
         self.best: dict[str, float] = {}
+        self.metric = "score"
         self.diverged: dict[str, int] = {}
         self._seen: dict[str, tuple[int, float]] = {}
         self._left, self._busy, self._done = (defaultdict[str, float](float) for _ in range(3))
+        self._at_end = self._one_ended = False
 
     def start(self, plan: Plan) -> None:
-        self.models = sum(shard.count for shard in plan.todo)
+        steps = plan.run.experiment.steps
+        self.models = sum(shard.count for shard in plan.shards)
         for shard in plan.todo:
-            self._left[shard.setting.name] += shard.count * plan.run.experiment.steps
-        self._total = sum(self._left.values())
+            self._left[shard.setting.name] += shard.count * steps
+        self._total = self.models * steps
         self._began = self._clock()
+        tasks = [shard.setting.task for shard in plan.shards]
+        labels = {task.metrics[task.metric].label for task in tasks}
+        self.metric = labels.pop() if len(labels) == 1 else "score"
+        if len(plan.todo) < len(plan.shards):
+            self.best, self.diverged["finished before"] = _so_far(plan.run, tasks[0].lower_is_better)
 
     def update(self, progress: Progress) -> None:
         now = self._clock()
-        if progress.shard not in self._seen:  # the first report of a shard says where it starts: not always at 0
-            self._seen[progress.shard] = progress.step, now
+        # the first report of a shard says where it starts: not always at 0
+        before, last = self._seen.get(progress.shard, (progress.step, now))
+        if progress.shard not in self._seen:
             self._left[progress.setting] -= progress.step * progress.models
-            self._total -= progress.step * progress.models
-        before, last = self._seen[progress.shard]
+            self._one_ended |= self._at_end  # a worker begins a shard when it has written the one before
         self._seen[progress.shard] = progress.step, now
         advanced = (progress.step - before) * progress.models
         self._left[progress.setting] -= advanced
         self._done[progress.setting] += advanced
         self._busy[progress.setting] += now - last
+        # the next report comes when this shard has been written, and another one begins
+        self._one_ended |= any(
+            step == progress.steps for name, (step, _) in self._seen.items() if name != progress.shard
+        )
         self.diverged[progress.shard] = progress.diverged
         if not math.isnan(progress.best):
             better = min if progress.lower_is_better else max
@@ -75,37 +93,42 @@ class Meter:
         return sum(self._done.values()) / max(1e-9, self._clock() - self._began)
 
     def seconds_left(self) -> float:
-        """Elapsed time, times work left over work done, both in worker seconds."""
-        busy = sum(self._busy.values())
-        if busy <= 0:
+        """Elapsed time, times work left over work done, both in worker seconds; nan while that would mislead: the first
+        steps load code, and scoring and writing the results of a shard can take longer than its training."""
+        busy, elapsed = sum(self._busy.values()), self._clock() - self._began
+        if busy <= 0 or elapsed < (KNOWN_SECONDS if self._one_ended else KNOWN_WITHOUT_END):
             return math.nan
         overall = busy / max(1.0, sum(self._done.values()))
         pace = {name: self._busy[name] / done for name, done in self._done.items() if done > 0}
         left = sum(steps * pace.get(name, overall) for name, steps in self._left.items())
-        return (self._clock() - self._began) * left / busy
+        return elapsed * left / busy
 
     @property
     def pace(self) -> str:
-        return f"{self.steps_per_second:,.0f} model-steps/s, {duration(self.seconds_left())} left"
+        left = self.seconds_left()
+        return f"{self.steps_per_second:,.0f} model-steps/s" + ("" if math.isnan(left) else f", {duration(left)} left")
 
 
-def duration(seconds: float) -> str:
-    """>>> [duration(s) for s in (5, 90, 7200, 500_000)]
-    ['5 s', '1.5 min', '2.0 h', '5.8 days']
-    """
-    if math.isnan(seconds):
-        return "?"
-    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= (2 * size if unit == "days" else size):
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
+def _so_far(run: Run, lower_is_better: bool) -> tuple[dict[str, float], int]:
+    """Best score by variant, and the number of diverged models, of the finished shards."""
+    import polars as pl
+
+    from resharpen.experiments.keeping.store import Run
+
+    finished = Run(run.directory, run.trust_code)  # tables of this one would leave out what is about to be trained
+    models = finished.table("models")
+    score = pl.col("score").min() if lower_is_better else pl.col("score").max()
+    rows = finished.table("curves").join(models.select("model", "variant"), on="model").group_by("variant").agg(score)
+    best = {name: value for name, value in rows.iter_rows() if value is not None}
+    return {name: best[name] for name in run.experiment.variants if name in best}, models["diverged_at"].count()
 
 
 class PlainProgress:
-    """For logs: one line per checkpoint, at most one per second."""
+    """For logs: a line per minute or tenth of the work."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic):
-        self._console, self._meter, self._clock, self._said = console, Meter(clock), clock, -math.inf
+        self._console, self._meter, self._clock = console, Meter(clock), clock
+        self._said, self._shares = -math.inf, 0
 
     def plan(self, plan: Plan) -> None:
         self._meter.start(plan)
@@ -114,11 +137,12 @@ class PlainProgress:
     def update(self, progress: Progress) -> None:
         meter = self._meter
         meter.update(progress)
-        if progress.checkpoint and self._clock() - self._said >= 1:
-            self._said = self._clock()
+        shares = int(meter.fraction * LINES + 1e-9)
+        if progress.checkpoint and (shares > self._shares or self._clock() - self._said >= LINE_SECONDS):
+            self._said, self._shares = self._clock(), shares
+            best = ", ".join(f"{name} {score:.4f}" for name, score in meter.best.items())
             self._console.print(
-                f"{progress.shard}  step {progress.step:,}/{progress.steps:,}  best {progress.best:.4f}  "
-                f"{meter.fraction:.1%} done, {meter.pace}",
+                f"{meter.fraction:.1%} of {meter.models:,} models, {meter.pace}; best {meter.metric} so far: {best}",
                 soft_wrap=True,
                 highlight=False,
             )
@@ -160,7 +184,7 @@ class LiveProgress:
         meter = self._meter
         if meter.best:
             self._bar.update(self._task, completed=meter.fraction * meter.models, pace=meter.pace)
-        best = Table("variant", "best score so far", box=None)
+        best = Table("variant", f"best {meter.metric} so far", box=None)
         for variant, score in meter.best.items():
             best.add_row(variant, f"{score:.4f}")
         diverged = sum(meter.diverged.values())
@@ -216,7 +240,9 @@ class NotebookProgress:
     def html(self) -> str:
         meter = self._meter
         best = "".join(f"<tr><td>{escape(name)}</td><td>{score:.4f}</td></tr>" for name, score in meter.best.items())
-        table = f"<table><tr><th>variant</th><th>best score so far</th></tr>{best}</table>" if best else ""
+        table = (
+            f"<table><tr><th>variant</th><th>best {escape(meter.metric)} so far</th></tr>{best}</table>" if best else ""
+        )
         return (
             f"<div>{escape(self._title)}</div><progress value='{meter.fraction:.4f}' style='width: 24em'></progress> "
             f"{meter.fraction:.1%}, {meter.pace}{table}"

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from resharpen.analysis.claims.sensitivity import LEGEND, READINGS, cell, estimates, sensitivity
 from resharpen.experiments.keeping.opening import RunOrReference
+from resharpen.views.columns import Column, print_table
 
 
 def print_sensitivity(run: RunOrReference, console: Console) -> None:
     found = sensitivity(run)
-    verdicts = Table("", *READINGS, title="Claims by reading", title_justify="left")
-    sides = Table("", "finding", "claimed", "default", "other side", title_justify="left")
-    sides.title = "Findings whose estimate changes sides"
-    for of in found:
-        verdicts.add_row(str(of.claim.number), *(Text(cell(claim)) for claim in of.by_reading.values()))
-        for default, other in of.changing():
-            claimed, number = f"{default.says} {default.threshold:g}", f"{default.interval.estimate:.3f}"
-            sides.add_row(str(of.claim.number), Text(default.what), claimed, number, Text(estimates(other)))
-    console.print(verdicts)
-    if sides.row_count:
-        console.print(sides)
+    verdicts = [[Text(cell(claim)) for claim in of.by_reading.values()] for of in found]
+    rows = [(reading, *column) for reading, column in zip(READINGS, zip(*verdicts, strict=True), strict=True)]
+    claims = [Column(f"claim {of.claim.number}", wraps=12) for of in found]
+    print_table(console, [Column("reading"), *claims], rows, "Claims by reading")
+    sides = [
+        (
+            str(of.claim.number),
+            default.what,
+            f"{default.says} {default.threshold:g}",
+            f"{default.interval.estimate:.3f}",
+            estimates(other),
+        )
+        for of in found
+        for default, other in of.changing()
+    ]
+    if sides:
+        columns = [Column(""), Column("finding", wraps=24), Column("claimed"), Column("default", right=True)]
+        title = "Findings whose estimate changes sides"
+        print_table(console, [*columns, Column("other side", wraps=20)], sides, title)
     for of in found:
         console.print(Text(of.depends()))
     console.print(Text(LEGEND, "dim"))

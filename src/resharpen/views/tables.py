@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +17,8 @@ from resharpen.experiments.keeping.store import Run, code_lines, quoted
 from resharpen.experiments.specs.counts import side_by_side
 from resharpen.streams import GROUP
 from resharpen.tasks import Metric
-from resharpen.views.progress import duration
+from resharpen.views.columns import Column, print_table
+from resharpen.words import duration
 
 if TYPE_CHECKING:
     import polars as pl
@@ -48,24 +48,42 @@ NAMED = 5
 """The most differences of a kind that are listed."""
 
 
+def print_result(lines: Sequence[str], warnings: Sequence[str], console: Console) -> None:
+    """The result of a run: one line per claim or variant."""
+    console.print(Text("Result", "bold"))
+    for line in lines:
+        console.print(Text(f"  {line}"), soft_wrap=True, highlight=False)
+    for line in warnings:
+        console.print(Text(f"  Warning: {line}", "yellow"), soft_wrap=True, highlight=False)
+
+
 def print_claims(claims: Sequence[Claim], console: Console) -> None:
-    title = "Claims of the paper, and ours from 8 on"
-    summary = Table("claim", "verdict", "findings", title=title, title_justify="left")
+    console.print(Text("Claims of the paper, and ours from 8 on", "italic"))
     for claim in claims:
-        counts = Counter(finding.verdict for finding in claim.findings)
-        parts = ", ".join(f"{n} {verdict.removesuffix(' at this scale')}" for verdict, n in counts.most_common())
-        summary.add_row(f"{claim.number}. {claim.text}", Text(claim.verdict, _STYLE[claim.verdict]), parts)
-    console.print(summary)
-    headings = ("", "finding", "value", "95% interval", "claimed", "p (Holm)", "verdict")
-    details = Table(*headings, title="Findings", title_justify="left")
+        line = Text(f"{claim.number}. {claim.text}: ").append(claim.verdict, _STYLE[claim.verdict])
+        line.append(f" ({claim.counts})")
+        console.print(Padding(line, (0, 0, 0, 2)), highlight=False)
+    headings = (
+        Column(""),
+        Column("finding", wraps=24),
+        Column("value", right=True),
+        Column("95% interval", right=True),
+        Column("claimed", goes=1),
+        Column("p (Holm)", right=True, goes=2),
+        Column("verdict"),
+    )
+    rows: list[Sequence[str | Text]] = []
     for claim in claims:
         for f in claim.findings:
             value, interval = f"{f.interval.estimate:.4f}", f"{f.interval.low:.4f} .. {f.interval.high:.4f}"
-            claimed, verdict = f"{f.says} {f.threshold:g}", Text(f.verdict, _STYLE[f.verdict])
-            details.add_row(str(claim.number), f.what, value, interval, claimed, f"{f.p:.2g}", verdict)
-        details.add_section()
-    if details.row_count:
-        console.print(details)
+            claimed, verdict = f"{f.says} {f.threshold:g}", f.verdict.removesuffix(" at this scale")
+            rows.append(
+                (str(claim.number), f.what, value, interval, claimed, f"{f.p:.2g}", Text(verdict, _STYLE[f.verdict]))
+            )
+        rows.append(())
+    if any(rows):
+        console.print()
+        print_table(console, headings, rows, "Findings")
     for claim in claims:
         if claim.lacks:
             named = f"{', '.join(claim.lacks[:8])}{' and more' if len(claim.lacks) > 8 else ''}"
@@ -87,24 +105,31 @@ def print_claims(claims: Sequence[Claim], console: Console) -> None:
     )
 
 
-def print_scores(scores: pl.DataFrame, metric: Metric, console: Console) -> None:
-    """Best tenth and median of a metric, by setting and variant."""
+def print_scores(
+    scores: pl.DataFrame, metric: Metric, labels: Mapping[str, str], console: Console, test: str = ""
+) -> None:
+    """Best tenth and median of a metric, by setting and variant; `labels` name the settings."""
     import polars as pl
 
     best = metric.best_quantile
-    lost = f" (a model without a score counts as {metric.worst:g})" if scores["score"].has_nulls() else ""
-    title = f"{metric.label} over all lengths{lost}"
-    table = Table("setting", "variant", "models", "diverged", title=title, title_justify="left")
-    for weights in ("train", "bema"):
-        for name in (f"{best:.0%}", "median"):
-            table.add_column(f"{weights} {name}", justify="right")
-    for (setting, variant), rows in scores.group_by("setting", "variant", maintain_order=True):
-        by_weights = {weights: rows.filter(weights=weights)["score"] for weights in ("train", "bema")}
+    lost = f"; a model without a score counts as {metric.worst:g}" if scores["score"].has_nulls() else ""
+    better = "lower is better" if metric.lower_is_better else "higher is better"
+    of_test = f" of test {test}" if test else ""
+    title = f"{metric.label} over all lengths{of_test} ({better}; quantile over models at {best:.0%}, and median{lost})"
+    columns = [Column("setting"), Column("variant"), Column("models", right=True, goes=1)]
+    columns += [Column("diverged", right=True, goes=2)]
+    for weights in ("training", "BEMA"):
+        columns += [Column(f"{weights} {name}", right=True) for name in (f"{best:.0%}", "median")]
+    rows: list[Sequence[str]] = []
+    order = list(labels)
+    cells_of = scores.group_by("setting", "variant", maintain_order=True)
+    for (setting, variant), of_cell in sorted(cells_of, key=lambda cell: order.index(str(cell[0][0]))):
+        by_weights = {weights: of_cell.filter(weights=weights)["score"] for weights in ("train", "bema")}
         ranked = [score.fill_null(metric.worst) for score in by_weights.values()]
         cells = [f"{quantile(x.to_numpy(), q):.4f}" if len(x) else "-" for x in ranked for q in (best, 0.5)]
-        diverged = rows.filter(pl.col("weights") == "train")["diverged_at"].is_not_null().sum()
-        table.add_row(str(setting), str(variant), str(len(by_weights["train"])), str(diverged), *cells)
-    console.print(table)
+        diverged = of_cell.filter(pl.col("weights") == "train")["diverged_at"].is_not_null().sum()
+        rows.append((labels[str(setting)], str(variant), str(len(by_weights["train"])), str(diverged), *cells))
+    print_table(console, columns, rows, title)
 
 
 def print_status(run: Run, console: Console) -> None:
@@ -132,24 +157,24 @@ def print_status(run: Run, console: Console) -> None:
 def print_inspection(inspection: Inspection, console: Console) -> None:
     """Summary of the circuits of the models, one column per variant."""
     summary = inspection.summary()
-    table = Table("", title=f"Inside the models of {inspection.setting.name}", title_justify="left")
-    for variant in summary["variant"]:
-        table.add_column(variant, justify="right")
-    for name in summary.columns[1:]:
-        cells = ["-" if x is None else f"{x:.3f}" if isinstance(x, float) else str(x) for x in summary[name]]
-        table.add_row(name, *cells)
-    console.print(table)
+    variants = [Column(variant, right=True, goes=i) for i, variant in enumerate(summary["variant"])]
+    rows = [
+        (name, *("-" if x is None else f"{x:.3f}" if isinstance(x, float) else str(x) for x in summary[name]))
+        for name in summary.columns[1:]
+    ]
+    print_table(console, [Column(""), *variants], rows, f"Inside the models of {inspection.setting.name}")
 
 
 def print_comparison(found: Comparison, console: Console) -> None:
     from resharpen.analysis.compare import CHOSEN
 
     better = "lower is better" if found.metric.lower_is_better else "higher is better"
-    title = f"Gain in {found.metric.label} over '{found.baseline}', pair by pair ({better}; a gain above 0 is better)"
+    on = f" on test {found.test}" if found.test else ""
+    title = f"Gain in {found.metric.label} over '{found.baseline}'{on}, pair by pair ({better}; above 0 is better)"
     console.print(Text(title))
     median, best = ["median gain", "verdict", "wins"], ["best tenth", "verdict"]
     for columns in [[*median, *best]] if console.width >= WIDE else [median, best]:
-        console.print(_effects(found, columns))
+        _print_effects(found, columns, console)
     for line in found.sentences():
         console.print(Text(f"  {line}"), soft_wrap=True, highlight=False)
     for line in side_by_side(found.parameters):
@@ -170,22 +195,19 @@ def print_comparison(found: Comparison, console: Console) -> None:
     )
 
 
-def _effects(found: Comparison, columns: list[str]) -> Table:
-    """These columns of all effects; the names of rows are never squeezed out."""
-    table = Table("", "over", box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    longest = max(map(len, (*found.variants, *(f"  {effect.setting}" for effect in found.effects))))
-    table.columns[0].overflow, table.columns[0].min_width = "fold", min(longest, 16)
-    for name in columns:
-        table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
+def _print_effects(found: Comparison, columns: list[str], console: Console) -> None:
+    """These columns of all effects, one group of rows per variant."""
+    rows: list[Sequence[str | Text]] = []
     for variant in found.variants:
-        table.add_row(Text(variant, "bold"))
+        rows.append((Text(variant, "bold"), *[""] * (len(columns) + 1)))
         for effect in (effect for effect in found.effects if effect.variant == variant):
             wins = f"{effect.wins.estimate:.0%} ({100 * effect.wins.low:.0f}-{effect.wins.high:.0%})"
             median = [*_gain(effect.median), wins] if "wins" in columns else []
             best = _gain(effect.best) if "best tenth" in columns else ()
-            table.add_row(Text(f"  {effect.setting}"), effect.lengths, *median, *best)
-        table.add_section()
-    return table
+            rows.append((f"  {found.labels.get(effect.setting, effect.setting)}", effect.lengths, *median, *best))
+        rows.append(())
+    cells = [Column(name, right=name != "verdict", goes=int(name == "wins")) for name in columns]
+    print_table(console, [Column(""), Column("over"), *cells], rows)
 
 
 def _gain(gain: Gain) -> tuple[str, Text]:
@@ -199,54 +221,57 @@ def _gain(gain: Gain) -> tuple[str, Text]:
 def _print_importance(found: Comparison, console: Console) -> None:
     """The hyperparameters with a significant effect; a variant without any has a row that says so."""
     title = "Hyperparameters that decide who is in the best tenth (4: the best fill a fifth of the range)"
-    table = Table("variant", "hyperparameter", title=title, title_justify="left")
-    for name in ("importance", "95% interval", "p (Holm)", "middle of the best"):
-        table.add_column(name, justify="right")
+    columns = [Column("variant"), Column("hyperparameter"), Column("importance", right=True)]
+    columns += [Column("95% interval", right=True, goes=2), Column("p (Holm)", right=True, goes=1)]
+    columns += [Column("middle of the best", right=True)]
+    rows: list[Sequence[str | Text]] = []
     for variant in (found.baseline, *found.variants):
         of_variant = [i for i in found.importance if i.variant == variant]
         sure = [i for i in of_variant if i.p < 0.05]
         for i in sure:
             interval = f"{i.divergence.low:.2f} to {i.divergence.high:.2f}"
             cells = (f"{i.divergence.estimate:.2f}", interval, f"{i.p:.1g}", f"{i.low:.2g} to {i.high:.2g}")
-            table.add_row(Text(variant), Text(i.hyperparameter), *cells)
+            rows.append((variant, i.hyperparameter, *cells))
         if of_variant and not sure:
-            none = f"none is significant ({of_variant[0].best} models in the best tenth)"
-            table.add_row(Text(variant), Text(none, "dim"))
-    if table.row_count:
-        console.print(table)
+            rows.append((variant, Text(f"none ({of_variant[0].best} models in the best tenth)", "dim"), *[""] * 4))
+    if rows:
+        print_table(console, columns, rows, title)
 
 
 def print_verification(checks: Sequence[Check], reference: Reference, console: Console) -> None:
-    table = Table("what", "compared", "result", title=Text(f"Compared with {reference.name}"), title_justify="left")
-    for check in checks:
-        table.add_row(check.what, f"{check.compared:,}", _result(check))
-    console.print(table)
+    columns = [Column("what"), Column("compared", right=True), Column("result", wraps=20)]
+    rows = [(check.what, f"{check.compared:,}", _result(check)) for check in checks]
+    print_table(console, columns, rows, f"Compared with {reference.name}")
 
 
 def print_quick_plan(plans: Sequence[Quick], console: Console) -> None:
     """What will be trained, and how long that takes."""
-    table = Table("reference", "setting", "variants", "models each", "steps", "time", title_justify="left")
+    columns = [Column("reference"), Column("setting"), Column("variants", wraps=12)]
+    columns += [Column("models each", right=True, goes=1), Column("steps", right=True, goes=2), Column("time")]
+    rows = []
     for plan in plans:
         cut = plan.experiment
-        skipped = "skipped" if plan.why_not else duration(plan.seconds)
-        variants = ", ".join(cut.variants)
-        table.add_row(
-            plan.reference.name, cut.settings[0].name, variants, str(cut.models), f"{cut.steps:,}", Text(skipped)
-        )
+        sizes = (", ".join(cut.variants), str(cut.models), f"{cut.steps:,}")
+        time = "skipped" if plan.why_not else duration(plan.seconds)
+        rows.append((plan.reference.name, cut.settings[0].name, *sizes, time))
     total = duration(sum(plan.seconds for plan in plans if not plan.why_not))
-    table.title = Text(f"First draws to train, about {total} on this machine")
-    console.print(table)
+    print_table(console, columns, rows, f"First draws to train, about {total} on this machine")
 
 
-def print_quick_results(results: Mapping[str, Summary | str], console: Console) -> None:
-    """One line per reference: what was compared, or why nothing was."""
-    table = Table("reference", "values", "result", title=Text("Compared with the references"), title_justify="left")
-    for name, found in results.items():
+def print_quick_results(plans: Sequence[Quick], results: Mapping[str, Summary | str], console: Console) -> None:
+    """One line per reference: what was compared, from which models; or why nothing was."""
+    rows = []
+    for plan in plans:
+        name, found = plan.reference.name, results[plan.reference.name]
         if isinstance(found, str):
-            table.add_row(name, "-", Text(f"not compared: {found}", "yellow"))
-        else:
-            table.add_row(name, f"{found.values:,}", Text(found.result, "green" if found.agrees else "red"))
-    console.print(table)
+            rows.append((name, "-", Text(f"not compared: {found}", "yellow")))
+            continue
+        cut = plan.experiment
+        models = f"{len(cut.variants)} x {cut.models} models, {cut.steps:,} steps"
+        rests_on = f"{cut.settings[0].name}: {models}, {found.values:,} values"
+        rows.append((name, rests_on, Text(found.result, "green" if found.agrees else "red")))
+    columns = [Column("reference"), Column("rests on", wraps=24), Column("result", wraps=20)]
+    print_table(console, columns, rows, "Compared with the references")
 
 
 def _result(check: Check) -> Text:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from resharpen.analysis.statistics import quantile
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.tasks import Metric
+from resharpen.views.palette import BEMA
 
 if TYPE_CHECKING:
     import polars as pl
@@ -19,17 +20,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-# Okabe and Ito's palette: distinguishable for the color-blind, and by lightness in gray print.
-BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
-GRAY = "#DDDDDD"
-COLORS = {"train": BLUE, "bema": ORANGE}
-DARK = {"train": "#00395B", "bema": "#7A5000"}
-LABELS = {"train": "training weights (left)", "bema": "BEMA (right)"}
+BLACK, GRAY = "#000000", "#DDDDDD"
+SMALLEST = 7.0
+"""Points: no text of a figure is smaller."""
+HIDDEN_SHARE, HIDING_GAIN = 0.02, 0.2
+"""At most this share of values is cut off at either end, and only if they would take this share of the axis."""
+CHARACTERS_PER_INCH = 13
+"""Of a title."""
 ENTRY_INCHES = 2.5
 """Width of an entry of the legend."""
-MANY = 1_000
-"""With more dots in one half than this, a vector file has them as a bitmap."""
 POINTS = 100
 """Points at which a density is computed, evenly spaced from the smallest value to the largest."""
 LONG_TICK, SHORT_TICK = 0.40, 0.22
@@ -64,42 +63,129 @@ def half_violin(values: NDArray[np.float64], metric: Metric) -> Half | None:
     return Half(known, stats, quantile(ranked, 0.5), quantile(ranked, metric.best_quantile))
 
 
+@dataclass(frozen=True)
+class Look:
+    """How a figure is drawn: its width in inches, by default wide enough for a screen, and whether it has a title."""
+
+    width: float | None = None
+    title: bool = True
+
+    def figure(self, natural: tuple[float, float], rows: int) -> Figure:
+        """A figure of this width; panels keep the proportions that they have in the natural size, at least nearly."""
+        from matplotlib.figure import Figure
+
+        width, height = natural
+        if self.width is not None:
+            most = height / rows
+            height = rows * min(most, max(1.3, most * (self.width / width) ** 0.6)) + 0.2
+            width = self.width
+        return Figure(figsize=(width, height), layout="constrained", dpi=150)
+
+    def entitle(self, figure: Figure, *pieces: str) -> None:
+        """A title of so many pieces, broken between them where it would not fit."""
+        if self.title:
+            lines, most = [""], CHARACTERS_PER_INCH * figure.get_figwidth()
+            for piece in pieces:
+                if lines[-1] and len(lines[-1]) + len(piece) > most:
+                    lines.append(piece)
+                else:
+                    lines[-1] = f"{lines[-1]} {piece}".strip()
+            figure.suptitle("\n".join(lines), fontsize=9.5)
+
+
+def darker(color: str, factor: float = 0.55) -> str:
+    """>>> darker("#0072B2")
+    '#003e61'
+    """
+    return "#" + "".join(f"{int(int(color[i : i + 2], 16) * factor):02x}" for i in (1, 3, 5))
+
+
 def split_violins(
-    axes: Axes, rows: pl.DataFrame, positions: Mapping[int, float], column: str, value: str, metric: Metric
+    axes: Axes,
+    rows: pl.DataFrame,
+    positions: Mapping[int, float],
+    column: str,
+    value: str,
+    metric: Metric,
+    color: str,
 ) -> None:
     """A violin of the values at each position; `positions` maps an entry of the column to its x."""
     for key, x in positions.items():
-        for weights in COLORS:
-            split_violin(axes, x, rows.filter(weights=weights, **{column: key})[value].to_numpy(), weights, metric)
+        for weights, of_weights in (("train", color), ("bema", BEMA)):
+            values = rows.filter(weights=weights, **{column: key})[value].to_numpy()
+            split_violin(axes, x, values, weights, metric, of_weights)
 
 
-def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str, metric: Metric) -> None:
+def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str, metric: Metric, color: str) -> None:
     """One half of a violin at x: density, one dot per model, ticks at the median and the best quantile."""
     half = half_violin(values, metric)
     if half is None:
         return
-    values, color, direction = half.values, COLORS[weights], -1 if weights == "train" else 1
+    values, direction = half.values, -1 if weights == "train" else 1
     side = "low" if weights == "train" else "high"
     (body,) = axes.violin([half.stats], [x], widths=0.86, showextrema=False, side=side)["bodies"]  # pyright: ignore[reportGeneralTypeIssues]
     body.set(facecolor=color, alpha=0.45, linewidth=0)
     # Dots are spread by rank rather than at random, so that a run always gives the same picture.
     spread = 0.06 + 0.24 * np.modf(np.arange(len(values)) * 0.618034)[0]  # as in page/violins.js
-    look = {"color": DARK[weights], "markersize": 2.4, "alpha": 0.8, "markeredgewidth": 0}
-    axes.plot(x + direction * spread, values, ".", rasterized=len(values) > MANY, **look)
+    look = {"color": darker(color), "markersize": 2.4, "alpha": 0.8, "markeredgewidth": 0}
+    axes.plot(x + direction * spread, values, ".", rasterized=True, **look)
     for at, width in ((half.median, LONG_TICK), (half.best, SHORT_TICK)):
         axes.plot([x, x + direction * width], [at, at], color="black", linewidth=0.9, solid_capstyle="butt")
 
 
-def finish_panel(axes: Axes, name: str, models: pl.DataFrame, value: str) -> None:
-    """Name of a panel, and the numbers of models and of diverged ones, from one row per model and violin."""
-    each = sorted(models.group_by("train_length").len()["len"].unique())
-    diverged, missing = models["diverged_at"].is_not_null().sum(), models[value].is_null().sum()
-    text = f"{'-'.join(map(str, each))} models per violin, {diverged} of {len(models)} diverged"
-    text += f", {missing} not shown" if missing else ""
-    text = text if each else "no models yet"
-    axes.set_title(name, fontsize=10, fontweight="bold", pad=16)
-    axes.text(0.5, 1.02, text, transform=axes.transAxes, ha="center", va="bottom", fontsize=7.5)
+def finish_panel(axes: Axes, name: str, empty: bool) -> None:
+    """Name of a panel, and whether there is nothing to show yet."""
+    axes.set_title(name, fontsize=10, fontweight="bold")
+    if empty:
+        axes.text(0.5, 0.5, "no models yet", transform=axes.transAxes, ha="center", fontsize=8)
     plain_panel(axes, "y")
+
+
+def counted(models: pl.DataFrame, value: str) -> str:
+    """How many models are behind a violin of a figure, and how many diverged, from one row per model and violin."""
+    each = sorted(models.group_by("setting", "variant").len()["len"].unique())
+    diverged, missing = models["diverged_at"].is_not_null().sum(), models[value].is_null().sum()
+    text = f"{'-'.join(map(str, dict.fromkeys((each[0], each[-1]))))} models per violin"
+    text += f", {diverged:,} of {len(models):,} diverged"
+    return text + (f", {missing} not shown" if missing else "")
+
+
+def fit_values(panels: Sequence[Axes], low: float | None = None) -> None:
+    """Limits of the shared y axis by all values but few outliers, which are counted in their panel; at least from
+    `low`, where it is given."""
+    values = [
+        np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.lines if line.get_marker() == "."] or [[]])
+        for axes in panels
+    ]
+    every = np.sort(np.concatenate(values))
+    if not len(every):
+        return
+    bottom, top = (sign * _end(sign * every[::sign]) for sign in (1, -1))
+    margin = 0.03 * max(top - bottom, 1e-3)
+    limits = (min(bottom, low) if low is not None else bottom) - margin, top + margin
+    panels[0].set_ylim(*limits)  # of all: the axis is shared
+    at: dict[str, Any] = {"fontsize": SMALLEST, "ha": "right"}
+    for axes, of_panel in zip(panels, values, strict=True):
+        if below := int((of_panel < limits[0]).sum()):
+            axes.text(0.99, 0.01, f"{below} below", transform=axes.transAxes, va="bottom", **at)
+        if above := int((of_panel > limits[1]).sum()):
+            axes.text(0.99, 0.99, f"{above} above", transform=axes.transAxes, va="top", **at)
+
+
+def _end(ascending: NDArray[np.float64]) -> float:
+    """Where an axis begins: at the smallest value, or above the few outliers that would take a fifth of it or more.
+
+    >>> values = np.linspace(0.9, 1.0, 400)
+    >>> _end(values), _end(np.array([0.1, 0.5, *values]))
+    (0.9, 0.9)
+    """
+    first, most = 0, int(HIDDEN_SHARE * len(ascending))
+    while True:
+        here, spread = ascending[first], ascending[-1] - ascending[first]
+        further = [i for i in range(first + 1, most + 1) if ascending[i] - here > HIDING_GAIN * spread]
+        if not further:
+            return float(here)
+        first = further[0]
 
 
 def plain_panel(axes: Axes, grid: Literal["x", "y", "both"]) -> None:
@@ -119,12 +205,28 @@ def so_far(run: RunOrReference) -> str:
     return "" if done == asked else f"; {done:,} of {asked:,} models so far"
 
 
-def legend(figure: Figure, best: float = 0.1, further: Sequence[Line2D] = ()) -> None:
+def legend(figure: Figure, colors: Sequence[str], best: float = 0.1, further: Sequence[Line2D] = ()) -> None:
+    """Halves of a violin, of which the left has the colors of variants; ticks; further lines."""
+    from matplotlib.legend_handler import HandlerTuple
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    halves = [Patch(facecolor=COLORS[w], alpha=0.6, label=LABELS[w]) for w in COLORS]
-    ticks = Line2D([], [], color="black", linewidth=0.9, label=f"long tick: median, short tick: {best:.0%} quantile")
-    handles = [*halves, ticks, *further]
-    columns = max(1, min(len(handles), int(figure.get_figwidth() / ENTRY_INCHES)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+    left = tuple(Patch(facecolor=color, alpha=0.6) for color in dict.fromkeys(colors))
+    ticks = Line2D([], [], color="black", linewidth=0.9)
+    entries: list[tuple[Any, str]] = [
+        (left, "left, in color: training weights"),
+        (Patch(facecolor=BEMA, alpha=0.6), "right, gray: BEMA weights"),
+        (ticks, f"long tick: median, short tick: {best:.0%} quantile"),
+        *((line, str(line.get_label())) for line in further),
+    ]
+    columns = max(1, min(len(entries), int(figure.get_figwidth() / ENTRY_INCHES)))
+    handles, labels = zip(*entries, strict=True)
+    figure.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=8,
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
+    )

@@ -33,6 +33,11 @@ CASES = {
         NativeTransformer,
         transformer_problem("seven", TINY_TRANSFORMER, norm="layer", attention="ssmax", positions="alibi"),
     ),
+    "transformer, window": (NativeTransformer, transformer_problem("pre", attention="window", positions="kerple")),
+    "transformer, sink": (NativeTransformer, transformer_problem("pre", attention="sink", positions="t5")),
+    "transformer, rope-half": (NativeTransformer, transformer_problem("pre", positions="rope-half")),
+    "transformer, sinusoidal": (NativeTransformer, transformer_problem("all", positions="sinusoidal")),
+    "transformer, learned": (NativeTransformer, transformer_problem("all", positions="learned")),
     "transformer, rope": (NativeTransformer, transformer_problem("all", Transformer(6))),
     "transformer, odd widths": (NativeTransformer, transformer_problem("none", Transformer(6, 1, 36, 1, 50))),
 }

@@ -12,10 +12,11 @@ from resharpen.engines.base import arrays_of
 from resharpen.engines.torch import fast
 from resharpen.engines.torch.definition import Definition
 from resharpen.engines.torch.fast import FLAT, TorchEngine
-from resharpen.models import MODELS, RETRIEVER_PLACEMENTS, Minimal, Transformer
+from resharpen.models import MODELS, Minimal, Transformer
 from resharpen.models.model import Misfit
 from resharpen.optim import OPTIMIZERS
 from resharpen.parts import ATTENTIONS, DROPOUTS, NORMS, PLACEMENTS, POSITIONS, SITES
+from resharpen.tasks import Language
 
 SMALL = Transformer(6, layers=1, d=8, heads=2, d_mlp=6)
 ATTENTION_AND_POSITIONS = [(name, "nope" if part.orders else "rope") for name, part in ATTENTIONS.items()]
@@ -25,10 +26,12 @@ ATTENTION_AND_POSITIONS += [("softmax", name) for name in POSITIONS if name != "
 # ---- against the definition ------------------------------------------------------------------------------------------
 
 
+RECURRENT = ("rnn", "gru", "lstm")
 MAKE = {
     "minimal": partial(minimal_problem, v=7, s=5, model=Minimal(7, 6, 2, 5)),
     "transformer": partial(transformer_problem, batch=12),
     "retriever": partial(retriever_problem, hidden=12, batch=12),
+    **{name: partial(transformer_problem, model=MODELS[name](6, 5, 2), batch=12) for name in RECURRENT},
 }
 KINDS = {
     "placement": PLACEMENTS,
@@ -39,14 +42,18 @@ KINDS = {
 }
 
 
+def usual_placement(model):
+    return "peri" if "peri" in MODELS[model].placements else "none"
+
+
 def fitting():
     """Every model with every part that fits it, the others as usual; attention that orders goes without positions."""
     for model, kind in ((model, kind) for model in MODELS for kind in KINDS):
-        placements = RETRIEVER_PLACEMENTS if model == "retriever" else PLACEMENTS
+        placements = MODELS[model].placements
         for name, part in (placements if kind == "placement" else KINDS[kind]).items():
             further = {"positions": "nope"} if getattr(part, "orders", False) else {}
             chosen = {"norm_at": {"block_out": name}} if getattr(part, "sites", SITES) != SITES else {kind: name}
-            problem = MAKE[model](**{"placement": "peri", **chosen, **further})
+            problem = MAKE[model](**{"placement": usual_placement(model), **chosen, **further})
             try:
                 problem.model.check(problem.parts)
             except Misfit:
@@ -110,7 +117,7 @@ def test_loss_and_gradients_are_the_definition_s(problem):
 @pytest.mark.parametrize("model", MODELS)
 def test_steps_are_the_definition_s(model, optimizer):
     """Some models are clipped; AdamW's epsilon is large, so that it does not divide rounding errors by one another."""
-    problem = MAKE[model]("peri", optimizer=optimizer)
+    problem = MAKE[model](usual_placement(model), optimizer=optimizer)
     engines = both(problem, max_gradient_norm=(1e-2, 1.0), adam_epsilon=1e-4, peak_learning_rate=1e-3, ema_lag=2.0)
     for engine in engines:
         engine.advance(5)
@@ -134,9 +141,9 @@ def test_it_diverges_where_the_definition_does():
 @pytest.mark.parametrize("model", MODELS)
 def test_scores_are_the_definition_s(model, monkeypatch):
     """In pieces, as validation sets are read that are too large for memory."""
-    problem = MAKE[model]("peri")
+    problem = MAKE[model](usual_placement(model))
     exact, engine = both(problem)
-    validation = problem.task.validation(0, "selection", *([2] if model == "transformer" else []))
+    validation = problem.task.validation(0, "selection", *([2] if isinstance(problem.task, Language) else []))
     monkeypatch.setattr(fast, "EVALUATED_AT_ONCE", 2**13)
     assert len(list(validation.pieces(2**13 // (5 * problem.task.vocabulary)))) > 1
     weights = arrays_of(exact.dump(), "theta")
@@ -193,7 +200,7 @@ def restless(x, p):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 def test_neither_the_step_nor_random_numbers_are_compiled_in(monkeypatch):
     """Every step has its own, as in the definition, and what was compiled for the first serves all."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     torch._dynamo.utils.counters.clear()
     problem = transformer_problem("peri", SMALL, cap=8, norm=restless, dropout="dropout", positions="nope")
     assert_compiled_is_the_definition(4, problem, monkeypatch)
@@ -203,7 +210,7 @@ def test_neither_the_step_nor_random_numbers_are_compiled_in(monkeypatch):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own
 def test_a_variant_is_not_trained_as_one_that_was_compiled_before_it(monkeypatch):
     """What is found again is what was traced: there need be no machine code of it."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     for attention in ("softmax", "log-n"):  # these have the same parameters
         assert_compiled_is_the_definition(
             2, transformer_problem("peri", SMALL, cap=8, attention=attention, positions="nope"), monkeypatch

@@ -118,11 +118,15 @@ def test_a_diverged_model_is_left_alone():
 # ---- the built-in transformer as a module ----------------------------------------------------------------------------
 
 
+EPSILON = 2.0**-17
+"""Exact in single precision, which buffers have: 1e-5 would differ from the double in its eighth digit."""
+
+
 class Norm(nn.Module):
     def __init__(self, d):
         super().__init__()
         self.g = nn.Parameter(torch.ones(d))
-        self.register_buffer("epsilon", torch.tensor(1e-5))
+        self.register_buffer("epsilon", torch.tensor(EPSILON))
 
     def forward(self, x):
         return x * (x.square().mean(-1, keepdim=True) + self.epsilon).rsqrt() * self.g
@@ -171,23 +175,22 @@ def names_of(layers: int) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(("optimizer", "steps"), [("adamw", 25), ("muon", 1)])
+@pytest.mark.parametrize(("optimizer", "steps"), [("adamw", 25), ("muon", 4)])
 @pytest.mark.parametrize("task", [Dyck(2, 3), SetComplement(6)], ids=lambda task: task.name)
 def test_the_built_in_transformer_as_a_module_is_the_same(task, optimizer, steps):
-    """With its weights copied, losses and weights are the same to rounding over 100 steps, in double: what decays, what
-    Muon acts on and which way round matrices are, too. Muon makes rounding errors in directions with hardly a gradient
-    as large as any other, so there it is a few steps from large weights."""
+    """With its weights copied, losses and weights are the same to rounding over 100 steps, in double: this also checks
+    which parameters decay, which ones Muon acts on, and that matrices are transposed. Muon amplifies rounding: after 50
+    steps the built-in transformer itself differs by 1e-9 if its initial weights change by 1e-15. So there it is 16."""
     built_in = Transformer(task.vocabulary, layers=2, d=8, heads=2, d_mlp=6)
     ours = of_parts(task, built_in, "peri", 5, 6, 100, 3, positions="nope", optimizer=optimizer)
-    ensemble = make_ensemble(ours, 3, **{**BENIGN, "rms_epsilon": 1e-5})
+    ensemble = make_ensemble(ours, 3, **{**BENIGN, "rms_epsilon": EPSILON})
     module = module_model("peri.py:Peri@000000000000", Peri)(task.vocabulary)
     theirs = replace(ours, model=module, parts=replace(ours.parts, placement=Placement()))
     names = names_of(2)
     assert {name: p.decays for name, p in built_in.parameters(ours.parts).items()} == {
         name: module.parameters(theirs.parts)[other].decays for name, other in names.items()
     }
-    state, large = initial_state(theirs, ensemble), 25.0 if optimizer == "muon" else 1.0
-    begun = {key: large * x if x.ndim > 2 else x for key, x in initial_state(ours, ensemble).items()}
+    begun, state = initial_state(ours, ensemble), initial_state(theirs, ensemble)
     for key, x in begun.items():
         kept, _, name = key.partition(".")
         turned = x.swapaxes(-1, -2) if x.ndim == 3 and name != "E" else x

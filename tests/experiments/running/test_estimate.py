@@ -8,12 +8,18 @@ from resharpen.experiments.running.runner import run, with_engine
 from resharpen.views.listings import print_shelf
 
 
+@pytest.fixture
+def no_overhead(monkeypatch):
+    monkeypatch.setattr(estimate, "SHARD_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("no_overhead")
 def test_time_is_steps_times_pace_over_workers(tiny):
     seconds = {"sct-v4-s1": 1.0, "sct-v4-s2": 3.0}
     pace = {(s, v): estimate.Pace(seconds[s], 16, tiny.batch) for s in seconds for v in ("pre", "peri")}
     found = estimate.estimate(tiny, pace, workers=2)
     # two variants, one group each: 12 steps at 1 and at 3 seconds, on two workers
-    assert found.seconds == pytest.approx(2 * 12 * (1 + 3) / 2 * estimate.VALIDATION_SHARE)
+    assert found.seconds == pytest.approx(2 * 12 * (1 + 3) / 2)
     assert (found.shards, found.models) == (4, 64)
     doubled = estimate.estimate(replace(tiny, models=32), pace, workers=2)
     assert doubled.seconds == pytest.approx(2 * found.seconds)
@@ -23,9 +29,23 @@ def test_time_is_steps_times_pace_over_workers(tiny):
     assert estimate.estimate(tiny, slower, workers=2).seconds == pytest.approx(2 * found.seconds)
 
 
-def test_models_that_train_one_by_one_cost_each():
-    assert estimate.Pace(0.5, models=1, batch=8).step(models=5, batch=8) == 2.5
-    assert estimate.Pace(0.5, models=16, batch=8).step(models=5, batch=8) == 0.5
+@pytest.mark.usefixtures("no_overhead")
+def test_models_that_train_one_by_one_cost_each(tiny):
+    task = tiny.settings[0].task
+    for together, models in ((1, 5), (16, 1)):
+        pace = estimate.Pace(0.5, together, tiny.batch, checkpoint=0.01, report=0.02)
+        alone = replace(pace, models=1).shard(tiny, task, 1)
+        assert pace.shard(tiny, task, 5) == pytest.approx(models * alone)
+
+
+@pytest.mark.usefixtures("no_overhead")
+def test_scoring_is_part_of_the_estimate(tiny):
+    """Two kinds of weights at each of three checkpoints, and six reports; all 4 x 2^3 - 4 = 28 states of v = 4."""
+    task = tiny.settings[0].task
+    size = sum(length * states for length, states in ((1, 4), (2, 12), (3, 12)))
+    assert estimate.size_of(task, "report") == size
+    pace = estimate.Pace(0.0, 16, tiny.batch, checkpoint=0.01, report=0.1)
+    assert pace.shard(tiny, task, 16) == pytest.approx(2 * 3 * 0.01 * size + 6 * 0.1 * size)
 
 
 def test_disk_is_about_what_a_run_takes(tiny, tmp_path):
@@ -41,11 +61,17 @@ def test_calibration_measures_something(tiny):
     pace = estimate.calibrate(with_engine(replace(tiny, steps=30)))
     assert set(pace) == {(setting, variant) for setting in ("sct-v4-s1", "sct-v4-s2") for variant in ("pre", "peri")}
     assert all(0 < p.seconds < 1 and p.models == 16 for p in pace.values())
+    assert all(0 < p.checkpoint < 1 and 0 < p.report < 1 for p in pace.values())
 
 
 def test_variants_that_differ_in_more_than_the_placement_are_timed_apart(tiny, monkeypatch):
     seen = []
-    monkeypatch.setattr(estimate, "seconds_per_step", lambda _, shard: seen.append(shard.variant) or float(len(seen)))
+
+    def measure_pace(experiment, shard, scored):
+        seen.append(shard.variant)
+        return estimate.Pace(float(len(seen)), shard.count, experiment.batch)
+
+    monkeypatch.setattr(estimate, "measure_pace", measure_pace)
     names = ["none", "pre", "peri", "pre+log-n"]
     pace = estimate.calibrate(with_engine(replace(tiny, settings=tiny.settings[:1], variants=names)))
     assert seen == ["none", "peri", "pre+log-n"]
@@ -57,11 +83,32 @@ def test_variants_that_differ_in_more_than_the_placement_are_timed_apart(tiny, m
     }
 
 
-def test_the_shelf_is_listed_at_four_scales(monkeypatch, capsys):
-    monkeypatch.setattr(estimate, "seconds_per_step", lambda experiment, shard: 1e-3)
-    print_shelf(*estimate.time_figures(), 2, Console(width=140))
+def test_the_shelf_is_listed_at_four_scales_and_measured_once(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("RESHARPEN_CACHE", str(tmp_path))
+    measured = []
+
+    def measure_pace(experiment, shard, scored):
+        measured.append(shard)
+        return estimate.Pace(1e-3, 16, 64)
+
+    monkeypatch.setattr(estimate, "measure_pace", measure_pace)
+    monkeypatch.setattr(estimate, "size_of", lambda task, use: 1.0)
+    first = estimate.time_figures()
+    times = len(measured)
+    assert times > 0
+    assert estimate.time_figures() == first
+    assert len(measured) == times
+    assert estimate.time_figures(again=True) == first
+    assert len(measured) == 2 * times
+    for broken in ("not json", "{}", '{"measured_on": "another machine", "seconds": {}}'):
+        (tmp_path / "times.json").write_text(broken)
+        assert estimate.time_figures() == first
+    # 1,000 models in 63 groups x 32 settings and variants x 1,000,000 steps x 1 ms, two workers
+    print_shelf(*first, 2, Console(width=140))
     said = capsys.readouterr().out
-    for name in ("fig1", "fig4", "fig7", "placements", "smoke", "laptop", "overnight", "paper"):
+    for name in ("fig1", "fig4", "fig7", "placements", "smoke", "laptop", "overnight", "paper", "days", "96 x 20,000"):
         assert name in said
-    # 1,000 models in 63 groups x 32 settings and variants x 1,000,000 steps x 1 ms, a tenth more, two workers
-    assert "days" in said
+    print_shelf(*first, 2, Console(width=80))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert {"fig1", "fig7", "placements", "remedies-dyck"} <= {line.partition(" ")[0] for line in lines}

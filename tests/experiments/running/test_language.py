@@ -127,7 +127,7 @@ def check_slots(store):
 
 
 def test_two_languages_in_one_figure(tmp_path):
-    """Many lengths: a column a language. The paper's figure of Tomita is the ROC AUC."""
+    """Many lengths: one column per language. The paper's figure of Tomita is the ROC AUC."""
     tasks = [
         {"kind": "tomita", "n": n, "sequences": 2, "selection_sequences": 2, "train_lengths": [20],
          "model": {"layers": 1, "d": 16, "heads": 1, "d_mlp": 16}}
@@ -139,7 +139,8 @@ def test_two_languages_in_one_figure(tmp_path):
     assert set(figures) == {"figure", "tvd"}
     titles = [axes.get_title() for axes in figures["figure"].axes]
     assert titles == ["Tomita 3, pre", "Tomita 7, pre", "Tomita 3, peri", "Tomita 7, peri"]
-    assert "ROC AUC of the logit of 0" in figures["figure"].axes[1].get_ylabel()
+    labels = [axes.get_ylabel() for axes in figures["figure"].axes]
+    assert labels == ["", "", "ROC AUC of the logit of 1", "ROC AUC of the logit of 0"]
     for figure in figures.values():
         assert figure.axes[-1].get_xlabel() == "input length (tokens, to the end of a bin)"
     ends = {line.get_xdata()[0] for line in figures["tvd"].axes[0].lines if len(set(line.get_xdata())) == 1}
@@ -188,7 +189,7 @@ def test_a_language_of_one_s_own_has_no_claims_to_go_on_with(small, tmp_path, ca
     run(small, out, workers=1)
     main(["run", str(out)])
     said = capsys.readouterr().out
-    assert f"Next: resharpen results {out}" in said
+    assert f"Next: resharpen compare {out}" in said
     assert "claims" not in said
     with pytest.raises(SystemExit):
         main(["claims", str(out)])

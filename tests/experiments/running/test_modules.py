@@ -32,9 +32,9 @@ models = 2
 steps = {steps}
 batch = 4
 checkpoints = 2
-variants = ["peri", "nets.py:LSTM", "gru", "nets.py:Encoder", "nets.py:Convolution+muon"]
+variants = ["peri", "nets.py:LSTM", "my-gru", "nets.py:Encoder", "nets.py:Convolution+muon"]
 
-[variant.gru]
+[variant.my-gru]
 model = {{ kind = "nets.py:GRU", d = 6 }}
 
 [task]
@@ -139,15 +139,15 @@ def test_they_are_compared_with_what_is_built_in(whole, capsys):
 
 
 def test_the_report_says_how_large_models_are(whole, tmp_path):
+    from resharpen.analysis.compare import compare
     from resharpen.views.report.about import about
     from resharpen.views.report.write import comparison_data
 
     facts = about(whole)["facts"]
     assert facts["parameters"].startswith("peri ")
     assert "LSTM" in facts["parameters"]
-    data = comparison_data(whole)
-    assert data is not None
-    assert any("fewer parameters" in line or "more parameters" in line for line in data["sentences"])
+    said = comparison_data(compare(whole))["warnings"]
+    assert any("fewer parameters" in line or "more parameters" in line for line in said)
 
 
 SCRIPT = """
@@ -157,7 +157,7 @@ training.SAVE_EVERY, training.CHUNK_SECONDS = 0.0, 0.0
 if __name__ == "__main__":
     from resharpen import cli, commands
     import resharpen.commands.training
-    commands.training.save_figures = commands.training.show_comparison = lambda *_: None
+    commands.training.save_figures = commands.training.show_result = lambda *_: None
     cli.main(sys.argv[1:])
 """
 
@@ -166,7 +166,7 @@ if __name__ == "__main__":
 def test_killed_and_resumed_it_ends_with_the_same_bits(tmp_path):
     """kill -9 in the middle of training, dropout on, from the command line."""
     spec = place(tmp_path, "dyck", steps=150)
-    spec.write_text(spec.read_text().replace('["peri", "nets.py:LSTM", "gru", ', '["nets.py:LSTM", '))
+    spec.write_text(spec.read_text().replace('["peri", "nets.py:LSTM", "my-gru", ', '["nets.py:LSTM", '))
     (tmp_path / "script.py").write_text(SCRIPT)
 
     def start(out: str) -> subprocess.Popen[bytes]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -22,6 +25,7 @@ from resharpen.errors import UserError
 from resharpen.experiments.keeping.shard import MANIFEST, RESULTS, Damaged, Foreign
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.running import ray_launcher
+from resharpen.experiments.running.launchers import WorkerDied
 from resharpen.experiments.running.ray_task import Mailbox, unpack
 from resharpen.experiments.running.runner import Observer, load, run
 from resharpen.experiments.running.training import Asked
@@ -193,6 +197,7 @@ def test_a_task_that_waits_for_the_mailbox_keeps_its_core(lasting, tmp_path, con
 
 
 OWN = """
+import multiprocessing
 import os
 from pathlib import Path
 import resharpen as rs
@@ -313,7 +318,7 @@ def test_a_cluster_of_its_own_is_on_loopback_and_ctrl_c_leaves_a_run(lasting, wh
     )
     try:
         assert process.stdout is not None
-        begun = next((line for line in process.stdout if " step " in line), None)  # a first checkpoint
+        begun = next((line for line in process.stdout if "so far:" in line), None)  # a first checkpoint
         everyone = [process.pid, *descendants(process.pid)]
         listening = listeners(everyone)
         process.send_signal(signal.SIGINT)
@@ -329,6 +334,55 @@ def test_a_cluster_of_its_own_is_on_loopback_and_ctrl_c_leaves_a_run(lasting, wh
     assert not (tmp_path / ".ray").exists()
     assert ended(everyone)
     assert_same_results(whole, run(lasting, out, workers=1))
+
+
+def test_the_process_that_is_connected_to_a_cluster_is_ended(tiny, tmp_path, monkeypatch):
+    """As Ray does when its own processes die; here before it knows that nobody answers."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(ray_launcher, "_is_connected", lambda: False)
+
+    def asked() -> Asked:
+        for child in multiprocessing.active_children():
+            child.kill()
+        return Asked()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        launcher = ray_launcher.Ray(f"127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(WorkerDied, match="the Ray cluster is gone"):
+            run(tiny, tmp_path / "r", launcher=launcher, observer=Observer(asked=asked))
+    assert not (tmp_path / "r/.shared").exists()
+    assert not list((tmp_path / "tmp").iterdir())
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["raylet", "gcs_server"])
+def test_processes_of_ray_are_killed(lasting, tmp_path, victim):
+    """The real command says how to continue, and leaves nothing behind."""
+    longer = replace(lasting, steps=2 * 10**7, checkpoints=200)
+    out = run(longer, tmp_path / "there", workers=1, observer=STOP_AT_ONCE).directory
+    (tmp_path / "tmp").mkdir()
+    command = [sys.executable, "-m", "resharpen", "run", str(out), "--launcher", "ray", "--workers", "2"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"TMPDIR": str(tmp_path / "tmp"), "RAY_TMPDIR": tempfile.gettempdir()}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if "model-steps/s" in line)
+        everyone = [process.pid, *descendants(process.pid)]
+        (pid,) = [pid for pid in everyone if Path(f"/proc/{pid}/comm").read_text().strip() == victim]
+        os.kill(pid, signal.SIGKILL)
+        _, complaints = process.communicate(timeout=200)
+    assert process.returncode == 1
+    assert complaints.startswith("resharpen: the Ray cluster is gone")
+    assert complaints.endswith(f"finished work is kept. Continue with: resharpen run {out}\n")
+    assert complaints.count("\n") == 1
+    assert not (out / ".shared").exists()
+    assert not list((tmp_path / "tmp").glob("resharpen-*"))
+    assert ended(everyone)
+    assert run(longer, out, workers=1, observer=STOP_AT_ONCE).done() == []  # it can be continued
 
 
 LOOPBACK = "0100007F"

@@ -98,7 +98,7 @@ def test_parts_share_the_draws_that_a_run_has_grown_by(tiny, tmp_path):
         (["submit", "fig1", "--slurm", "--jobs", "0"], "jobs = 0: must be at least 1"),
         (["submit", "fig1", "--slurm", "--hours", "0.01"], "hours = 0.01: must be at least 0.1"),
         (["submit", "fig1", "--slurm", "--hours", "nan"], "hours = nan: must be at least 0.1"),
-        (["submit", "fig9", "--slurm"], "unknown figure 'fig9'"),
+        (["submit", "fig9", "--slurm"], "unknown figure or task 'fig9'"),
         (["submit", "fig1", "--slurm"], "there is no sbatch on this machine"),
     ],
 )
@@ -131,6 +131,8 @@ def test_the_script(spec, capsys):
     assert "run spec.toml --out 'a b' --seed 7 --workers 1 --job \"$SLURM_ARRAY_TASK_ID/3\" &" in text
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
     assert not Path("a b").exists()
+    main(["submit", str(spec), "--slurm", "--out=-x", "--dry-run"])
+    assert "run spec.toml --out=-x --workers 1 --job" in capsys.readouterr().out  # `--out -x` would be refused
     main(["submit", str(spec), "--slurm", "--jobs", "1000", "--dry-run"])
     assert "#SBATCH --array=1-4\n" in capsys.readouterr().out  # there are no more shards
 

@@ -12,6 +12,7 @@ from runs import refused
 
 from resharpen import own
 from resharpen.cli import main
+from resharpen.errors import UserError
 from resharpen.experiments.running import trial
 from resharpen.experiments.running.support import usual_settings
 from resharpen.experiments.specs.spec import Experiment, Setting
@@ -99,6 +100,17 @@ def test_a_part_that_breaks_a_rule_is_refused(tmp_path, capsys, name):
     said = refused(capsys, *spec(tmp_path, code, "pre+own.py:f"))
     assert re.search(message, said), said
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("Random", "differ when the same sequences are read twice"), ("Mixes", "depend on the other sequences")],
+)
+def test_a_module_is_tried_like_other_models(name, message):
+    variants = {name: Variant(model=f"{Path(__file__).parents[2] / 'nets.py'}:{name}")}
+    experiment = Experiment("x", (Setting(SetComplement(5), 3),), variants, models=2, steps=2)
+    with pytest.raises(UserError, match=f"variant '{name}': the logits.* {message}"):
+        trial.try_own_code(experiment)
 
 
 def test_a_part_that_is_never_called_is_refused(tmp_path, capsys):
@@ -193,7 +205,7 @@ EVERY = [
 def test_parts_that_are_built_in_pass(kind, name):
     if not getattr(CATALOGS[kind][name], "trains", True):
         pytest.skip("to read trained models with")
-    setting = Setting(SetComplement(6), 3, Transformer(6, layers=2, d=8, heads=2, d_mlp=8))
+    setting = Setting(SetComplement(20), 3, Transformer(20, layers=2, d=8, heads=2, d_mlp=8))  # longer than a window
     experiment = Experiment(
         "x", (setting,), {"x": parse_sum(f"peri+{name}" if kind == "norm" else name)}, 2, 2, engine="torch"
     )
@@ -202,8 +214,8 @@ def test_parts_that_are_built_in_pass(kind, name):
 
 @pytest.mark.parametrize("setting", usual_settings(), ids=lambda setting: setting.model.kind)
 def test_models_that_are_built_in_pass(setting):
-    experiment = Experiment("x", (replace(setting, train_length=8),), {"pre": Variant("pre")}, 2, 2, engine="torch")
-    trial.try_variant(experiment, experiment.cells()[0], experiment.variants["pre"])
+    experiment = Experiment("x", (replace(setting, train_length=8),), {"x": Variant()}, 2, 2, engine="torch")
+    trial.try_variant(experiment, experiment.cells()[0], experiment.variants["x"])
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -97,7 +97,7 @@ def own_task(directory, values: str):
 def test_values_out_of_a_metric_s_range_are_not_written(tmp_path):
     """They would be thrown away, and trained again, by whoever continues the run."""
     spec = rs.read_toml(own_task(tmp_path, "(0.0, 0.1)"))
-    with pytest.raises(UserError, match=r"'lengths' makes no sense and is not written: .*from 0 to 0\.1 for surprise"):
+    with pytest.raises(UserError, match=r"'lengths' is invalid and is not written: .*from 0 to 0\.1 for surprise"):
         rs.run(spec, tmp_path / "r", workers=1)
 
 

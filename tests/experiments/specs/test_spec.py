@@ -82,7 +82,7 @@ def test_a_resolved_spec_reads_back_the_same(spec):
         ("block_out", "block_ot", r"site in \[variant\.mine\.placement\] 'block_ot': did you mean 'block_out'"),
         ("placement =", "placment =", r"unknown key in \[variant\.mine\] 'placment': did you mean 'placement'"),
         ("{ block_out = true }", '"prei"', "unknown placement 'prei': did you mean 'pre'"),
-        ("{ block_out = true }", "7", "placement in .* = 7: must be a name or a table of positions"),
+        ("{ block_out = true }", "7", "placement in .* = 7: must be a name or a table of sites"),
         ("block_out = true", "block_out = 1", "must be true or false"),
         ("[variant.mine]", '[variant."a/b"]', "letters, digits"),
         ('"mine"]', '"pre"]', "variant 'pre' is there twice"),

@@ -66,8 +66,9 @@ def claims(run: RunOrReference, reading: Reading = DEFAULT) -> list[Claim]:
 
 def _lacks(have: set[tuple[str, str]], claim: Claim) -> tuple[str, ...]:
     """What a full test needs and this run does not have: whole settings, whole variants, then single cells."""
-    whole = [shelf.take(name, "paper") for name in TESTED_BY[claim.number] if name in shelf.SHELF]
-    cells = [(s.name, v) for of in whole for s in of.settings if s.name.startswith(claim.settings) for v in of.variants]
+    whole = [shelf.SHELF[name] for name in TESTED_BY[claim.number] if name in shelf.SHELF]
+    cells = [(s.name, v) for entry in whole for s in entry.settings("paper") for v in entry.variants]
+    cells = [(setting, variant) for setting, variant in cells if setting.startswith(claim.settings)]
     settings, variants = (dict.fromkeys(cell[place] for cell in cells) for place in (0, 1))
     no_settings = [s for s in settings if not any((s, v) in have for v in variants)]
     no_variants = [v for v in variants if not any((s, v) in have for s in settings)]

@@ -1,17 +1,14 @@
 """Claims and findings: a number with its interval, the claimed threshold, and the verdict.
 
-The unit is a model at its best checkpoint; a model that diverged before the first checkpoint is ranked worst. "Best
-results" are the 10% quantile over models (90% where more is better), never the extreme; a `Reading` may choose another
-checkpoint, quantile or threshold. Intervals are 95% over draws
-(`analysis/statistics.py`); p-values are Holm-corrected within the claim. A claim holds if all its findings do, fails if
-one is significantly on the other side, and is undecided otherwise.
+The unit is a model at its best checkpoint; a model that diverged before the first one is ranked worst. "Best results"
+are the 10% quantile over models, or another `Reading`. p-values are Holm-corrected within the claim, which holds if all
+its findings do, fails if one is significantly on the other side, and is undecided otherwise.
 """
 
-from __future__ import annotations
-
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import isnan
+from math import isfinite, isnan
 from typing import Literal
 
 from resharpen.analysis.samples import Cells, median_of, paired_differences
@@ -31,6 +28,14 @@ class Finding:
     threshold: float
     p: float = 1.0
     """After Holm's correction."""
+    share: bool = False
+    """Whether it is a share, between 0 and 1."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether the interval excludes anything: not if it is open at both ends, or from 0 to 1 for a share."""
+        low, high = self.interval.low, self.interval.high
+        return (low > 0 or high < 1) if self.share else isfinite(low) or isfinite(high)
 
     @property
     def has_estimate(self) -> bool:
@@ -69,6 +74,33 @@ class Claim:
             if verdict in verdicts:
                 return verdict
         return "not tested" if not verdicts else "holds as far as tested" if self.lacks else "holds"
+
+    @property
+    def counts(self) -> str:
+        """`17 of 20 findings hold; open: peri-init, s = 4, 6, 7`"""
+        if not self.findings:
+            return "nothing to test it on"
+        named = {"does not hold": "refuted", "undecided at this scale": "open"}
+        lists = {word: [f.what for f in self.findings if f.verdict == verdict] for verdict, word in named.items()}
+        held = sum(finding.verdict == "holds" for finding in self.findings)
+        said = [f"{held} of {len(self.findings)} findings hold"]
+        return "; ".join(said + [f"{word}: {'; '.join(_merged(names))}" for word, names in lists.items() if names])
+
+
+def _merged(texts: Iterable[str]) -> list[str]:
+    """Findings by what they are about, those that differ in a number merged.
+
+    >>> _merged(["pre, s = 5: best TVD", "pre, s = 6: best TVD", "peri - pre: median", "peri - pre: gain"])
+    ['pre, s = 5, 6', 'peri - pre']
+    """
+    about: dict[str, list[str]] = {}
+    for text in texts:
+        head = text.split(":")[0]
+        parts = re.fullmatch(r"(.* )(\d+)", head)
+        name, number = (parts[1], parts[2]) if parts else (head, "")
+        numbers = about.setdefault(name, [])
+        numbers += [number] if number and number not in numbers else []
+    return [name + ", ".join(sorted(numbers, key=int)) for name, numbers in about.items()]
 
 
 def make_claim(number: int, text: str, findings: Sequence[Finding]) -> Claim:

@@ -1,10 +1,8 @@
 """Claims 5 to 7: bounded Dyck and Tomita languages.
 
 The score of a model is its mean TVD or mean ROC AUC over bins of lengths; "on new lengths" over those longer than
-trained. `scored_lengths` defines which lengths count, and the value of a model that has none.
-
-A logit separates if its AUC is above one minus the threshold, 0.95: nineteen of twenty pairs of prefixes are in order.
-The smallest difference in AUC that matters is the threshold, 0.05: a tenth of the way from guessing to perfect.
+trained. A logit separates if its AUC is above one minus the threshold, 0.95; the smallest difference in AUC that
+matters is the threshold, 0.05.
 """
 
 from __future__ import annotations
@@ -79,8 +77,8 @@ def _main_dyck(measured: Measured) -> Claim:
 
 
 def _further_dyck(measured: Measured) -> Claim:
-    """Comparisons are means over settings: eight findings each would be too weak after Holm's correction. Comparisons
-    with a threshold are one finding per setting: a mean would hide a setting that misses it."""
+    """Comparisons are means over settings: eight findings each would be too weak after Holm's correction. Thresholds
+    are one finding per setting: a mean would hide a setting that misses it."""
     train, bema, auc = measured.means("tvd"), measured.means("tvd", "bema"), measured.means("auc", new=True)
     reading, separates = measured.reading, 1 - measured.reading.threshold
     by_k, by_m = _ends(measured.rows, "k", "m"), _ends(measured.rows, "m", "k")
@@ -104,9 +102,7 @@ def _further_dyck(measured: Measured) -> Claim:
 
 
 def _bema_helps(measured: Measured) -> list[Finding]:
-    """One finding per placement: the paper claims it for the figure, not "in most cases" as for Set Complement, and a
-    share of four placements moves in quarters. Over all lengths, as there: BEMA averages out the noise of sampled
-    targets, which does not depend on length."""
+    """One finding per placement, over all lengths: BEMA averages out the noise of sampled targets at every length."""
     bema, train = measured.means("tvd", "bema"), measured.means("tvd")
     findings = []
     for placement in PAPER_PLACEMENTS:
@@ -138,8 +134,7 @@ def _contrast(
 
 
 def _no_difference(cells: Cells, same: float) -> list[Finding]:
-    """For any two placements of the paper the paired median difference is small in size: one finding per pair. The
-    largest of the six as the only finding would refute the claim by noise alone."""
+    """For any two placements of the paper the paired median difference is small: one finding per pair."""
     return [
         Finding(f"{setting}, {a} and {b}: |median AUC difference| on new lengths", _size(sample, same), "<", same)
         for a, b in combinations(PAPER_PLACEMENTS, 2)

@@ -1,7 +1,5 @@
 """Claim 4: Maximum Retrieval."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from resharpen.analysis.claims.finding import Claim, make_claim, paired_findings
@@ -15,8 +13,7 @@ BETTER, WORSE = ("post", "peri"), ("none", "pre")
 
 def max_retrieval_claims(run: RunOrReference, worth: float = 1.0, reading: Reading = DEFAULT) -> list[Claim]:
     """Paired by draw: the accuracy on new lengths is higher with a norm after attention, and by more in the longer half
-    of the lengths than in the shorter one. The halves are of the lengths from the training length on, without the one
-    in the middle. The longest length alone would be a weak test: few sets have it."""
+    of the lengths from the training length on than in the shorter half. (The middle length is in neither.)"""
     import polars as pl
 
     cell, model = ["setting", "variant"], ["setting", "variant", "draw"]

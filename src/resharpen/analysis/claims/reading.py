@@ -1,14 +1,10 @@
-"""How the results of a claim are read: which models are "the best", at which checkpoint, and how near is near.
+"""How the results of a claim are read: which models are the best, at which checkpoint, which distance matters.
 
-Claims are defined by the default reading. A verdict that changes under another one depends on a choice of ours:
-`sensitivity.py` tests every claim under several.
+Claims are defined by the default reading; `sensitivity.py` tests them under several.
 
 Shapes: N draws, R reweightings.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, nan
 
@@ -18,11 +14,12 @@ from numpy.typing import NDArray
 from resharpen.analysis.best_of import order_weights
 from resharpen.analysis.samples import BEST
 from resharpen.analysis.statistics import (
-    BEYOND,
     TAIL,
     Floats,
     Interval,
     Sample,
+    Terms,
+    interval_of_sum,
     quantile_interval,
     reweightings,
     sum_interval,
@@ -40,7 +37,7 @@ class Reading:
     quantile: float = BEST
     """The best results of a cell are this quantile over its models (one minus it where more is better)."""
     best_of: int | None = None
-    """If given, the best results are the expected best of this many models instead of a quantile."""
+    """If given, the best results are the expected best of this many models instead."""
     selection: str = "best"
     """Which checkpoint is kept."""
     threshold: float = THRESHOLD
@@ -60,8 +57,8 @@ class Reading:
         away = best_of_interval(Sample(1 - sample.values_N, sample.effective), self.best_of, 1 - threshold)
         return Interval(1 - away.estimate, 1 - away.high, 1 - away.low, away.p)
 
-    def of_sum(self, terms: Sequence[tuple[float, str, Sample]], threshold: float) -> Interval:
-        """A weighted sum of best results; terms are (weight, setting, sample)."""
+    def of_sum(self, terms: Terms, threshold: float) -> Interval:
+        """A weighted sum of best results."""
         if self.best_of is None:
             return sum_interval(terms, self.quantile, threshold)
         return sum_of_best(terms, self.best_of, threshold)
@@ -110,30 +107,15 @@ def best_of_interval(sample: Sample, k: int, threshold: float) -> Interval:
     )
 
 
-def sum_of_best(terms: Sequence[tuple[float, str, Sample]], k: int, threshold: float) -> Interval:
+def sum_of_best(terms: Terms, k: int, threshold: float) -> Interval:
     """As `sum_interval`, of expected smallest values in place of quantiles. It has an interval where the quantile
     1 / (k + 1), the mean rank of the smallest of k, has one: for k = 48 from 163 draws on."""
-    from scipy.special import stdtr, stdtrit
-
-    estimate = sum(weight * expected_best(sample.values_N, k) for weight, _, sample in terms)
-    fewest = min(sample.effective for _, _, sample in terms)
-    if np.isnan(estimate):
+    if any(k > len(sample.values_N) for _, _, sample in terms):
         return UNDEFINED
-    if (k / (k + 1)) ** fewest > BEYOND:
-        return Interval(estimate, -inf, inf, 1.0)
-    variance = 0.0
-    for stream, setting in enumerate(sorted({setting for _, setting, _ in terms})):
-        parts = [(weight, sample) for weight, of, sample in terms if of == setting]
-        drawn_RxN, unseen_R = reweightings(len(parts[0][1].values_N), parts[0][1].effective, stream)
-        every_second = np.arange(len(unseen_R)) % 2 == 1
-        total_R = np.zeros(len(unseen_R))
-        for weight, sample in parts:
-            last_R = every_second != (weight > 0)  # at one extreme for terms that add, at the other for the rest
-            unseen_at_R = np.where(last_R, sample.values_N.max(), sample.values_N.min())
-            total_R += weight * reweighted_best(sample.values_N, k, drawn_RxN, unseen_R, unseen_at_R, last_R)
-        variance += float(np.var(total_R))
-    rounding = np.finfo(float).eps * max(sum(abs(weight) * np.abs(s.values_N).max() for weight, _, s in terms), 1e-300)
-    error = max(float(np.sqrt(variance)), rounding)
-    p = 2 * float(stdtr(fewest - 1, -abs(estimate - threshold) / error))
-    reach = error * float(stdtrit(fewest - 1, 1 - TAIL))
-    return Interval(estimate, estimate - reach, estimate + reach, p)
+
+    def under(values_N: Floats, drawn_RxN: Floats, unseen_R: Floats, adds: bool) -> Floats:
+        last_R = (np.arange(len(unseen_R)) % 2 == 1) != adds
+        unseen_at_R = np.where(last_R, values_N.max(), values_N.min())
+        return reweighted_best(values_N, k, drawn_RxN, unseen_R, unseen_at_R, last_R)
+
+    return interval_of_sum(terms, threshold, lambda values_N: expected_best(values_N, k), under, k / (k + 1))

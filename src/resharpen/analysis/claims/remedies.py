@@ -1,34 +1,27 @@
 """Claims 8 and 9, our own: which remedy for dispersion helps on which task.
 
 On Set Complement good attention is nearly uniform, and the mean of the values shrinks with length: a norm after
-attention should cure that, sharper attention should not. On Maximum Retrieval one item must keep its weight among n:
-log n scaling should cure that, a norm after attention should not.
+attention should solve that, sharper attention should not. On Maximum Retrieval one item must keep its weight among n:
+log n scaling should solve that, a norm after attention should not.
 
 The score of a model is its distance from perfect on lengths longer than trained: the mean TVD, or one minus the mean
 accuracy. As in the claims of the paper, the best results count: the 10% quantile over models. A remedy
 
-    cures            if the best distance is below 0.05
-    does not cure    if the best distance is above 0.05, and less than 0.05 below that without the remedy
+    solves           if the best distance is below 0.05
+    does not solve   if the best distance is above 0.05, and less than 0.05 below that without the remedy
 
-"Does not cure" is therefore a positive finding, not the absence of one. A remedy in between, which helps by more and
-still does not cure, contradicts both.
+A remedy in between, which helps by more and still does not solve it, contradicts both.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable
 
 from resharpen.analysis.claims.finding import Claim, Finding, Sign, make_claim
-from resharpen.analysis.claims.reading import DEFAULT, THRESHOLD, Reading
+from resharpen.analysis.claims.reading import DEFAULT, Reading
 from resharpen.analysis.samples import Cells, by_draw, paired_only
 from resharpen.analysis.scores import scores, task_of
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.tasks import MaxRetrieval, SetComplement
 
-CURED = THRESHOLD
-"""The distance from perfect below which a model generalizes: a TVD of 0.05, an accuracy of 0.95."""
-NO_CURE = THRESHOLD
-"""The smallest reduction of that distance that matters."""
 SHARPER = ("log-n", "ssmax")
 NUMBERS = (8, 9)
 
@@ -37,17 +30,17 @@ def remedies_claims(run: RunOrReference, worth: float = 1.0, reading: Reading = 
     """Claim 8 or 9 for a run with sharper attention; none for others."""
     if task_of(run).kind == SetComplement.kind:
         cells = _distances(run, worth, reading, shortest=3)
-        findings = _no_cures(reading, cells, [(f"{p}+{a}", p) for p in ("none", "pre") for a in SHARPER])
+        findings = _not_solved(reading, cells, [(f"{p}+{a}", p) for p in ("none", "pre") for a in SHARPER])
         if findings:
             findings += _best(reading, cells, ("none", "pre"), ">") + _best(reading, cells, ("pre-final", "peri"), "<")
-        text = "from s >= 3 sharper attention does not cure Set Complement, a norm after attention does"
+        text = "from s >= 3 sharper attention does not solve Set Complement, a norm after attention does"
         number = NUMBERS[0]
     elif task_of(run).kind == MaxRetrieval.kind:
         cells = _distances(run, worth, reading)
         findings = _best(reading, cells, [f"none+{a}" for a in SHARPER], "<")
         if findings:
-            findings += _best(reading, cells, ["none"], ">") + _no_cures(reading, cells, [("post", "none")])
-        text = "a norm after attention does not cure Maximum Retrieval at length, log n scaling does"
+            findings += _best(reading, cells, ["none"], ">") + _not_solved(reading, cells, [("post", "none")])
+        text = "a norm after attention does not solve Maximum Retrieval at length, log n scaling does"
         number = NUMBERS[1]
     else:
         return []
@@ -66,16 +59,16 @@ def _distances(run: RunOrReference, worth: float, reading: Reading, shortest: in
 
 
 def _best(reading: Reading, cells: Cells, variants: Iterable[str], says: Sign) -> list[Finding]:
-    cured = reading.threshold
+    solved = reading.threshold
     return [
-        Finding(f"{setting}, {variant}: best distance", reading.of(cells[setting, variant], cured), says, cured)
+        Finding(f"{setting}, {variant}: best distance", reading.of(cells[setting, variant], solved), says, solved)
         for variant in variants
         for setting, of in cells
         if of == variant
     ]
 
 
-def _no_cures(reading: Reading, cells: Cells, remedies: Iterable[tuple[str, str]]) -> list[Finding]:
+def _not_solved(reading: Reading, cells: Cells, remedies: Iterable[tuple[str, str]]) -> list[Finding]:
     findings, least = [], reading.threshold
     for remedy, without in remedies:
         for setting in [setting for setting, variant in cells if variant == remedy and (setting, without) in cells]:

@@ -1,7 +1,5 @@
 """Which verdicts depend on the reading: every claim under other quantiles, checkpoints and thresholds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from resharpen.analysis.claims import claims
@@ -39,7 +37,7 @@ class Sensitivity:
         return self.by_reading["default"]
 
     def verdicts(self) -> dict[Verdict, list[str]]:
-        """Verdict -> the readings that give it. A reading that some findings have too few models for does not count."""
+        """Verdict -> the readings that give it, without those that need more models."""
         found: dict[Verdict, list[str]] = {}
         for name, claim in self.by_reading.items():
             if all(finding.has_estimate for finding in claim.findings):

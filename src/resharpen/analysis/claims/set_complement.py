@@ -75,5 +75,5 @@ def _bema(reading: Reading, cells: Cells) -> list[Finding]:
     share = UNDEFINED if UNDEFINED in each else most_below(each, 0.0)
     return [
         Finding(f"mean of {len(gains)} settings: best TVD with BEMA - with training weights", mean, "<", 0.0),
-        Finding(f"share of {len(gains)} settings where BEMA's best TVD is lower", share, ">", 0.5),
+        Finding(f"share of {len(gains)} settings where BEMA's best TVD is lower", share, ">", 0.5, share=True),
     ]

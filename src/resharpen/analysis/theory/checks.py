@@ -1,23 +1,22 @@
 """Every statement of the theory, checked by computation for v = 4 .. v_max; `docs/theory.md` has the proofs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
+from itertools import combinations_with_replacement, product
 
 import numpy as np
 
+from resharpen import streams
 from resharpen.analysis.circuits import Table, circuit_table
-from resharpen.analysis.theory import examples, normal_form, theorem
+from resharpen.analysis.theory import examples, normal_form, other_tasks, theorem
 from resharpen.analysis.theory.normal_form import Matrix, compose, enumerated_precision, fit_normal_form
 from resharpen.analysis.theory.theorem import exact_rank, fractions
 from resharpen.errors import UserError
 from resharpen.metrics import Floats
 from resharpen.models import Minimal
 from resharpen.parts import PLACEMENTS, Parts
-from resharpen.tasks import SetComplement
+from resharpen.tasks import Recall, SetComplement, WeightedComplement
 
 SMALLEST, LARGEST = 4, 9
 """Below 4 the normal form is not forced; above 9 the states are no longer enumerated."""
@@ -265,3 +264,89 @@ def check_merged(vs: range) -> tuple[str, bool]:
         for v, s in lengths(vs)
         for least in (normal_form.least_merged_tvd(v, s),)
     )
+
+
+def histograms(v: int, n: int) -> list[tuple[int, ...]]:
+    """How often each of v tokens can occur among n."""
+    return [tuple(np.bincount(x, minlength=v).tolist()) for x in combinations_with_replacement(range(v), n)]
+
+
+@check(
+    "Majority by constant attention: gaps kappa v (c_max-c)/((v-1)(n+2)), normed kappa v (c_max-c)/sqrt((v-1) S)",
+    "every question of up to 4 items through the package's model, v = 2, 3, VS",
+)
+def check_majority(vs: range) -> tuple[str, bool]:
+    worst = 0.0
+    for v, n, (placement, normed) in product((2, 3, *vs), range(1, 5), (("none", False), ("out", True))):
+        counts = histograms(v, n)
+        questions = [[v, *np.repeat(np.arange(v), c), v + 1] for c in counts]
+        logits = other_tasks.last_logits(other_tasks.majority_weights(v), placement, questions)[:, :v]
+        closed = np.array([other_tasks.majority_gap(v, c, normed=normed) for c in counts])
+        worst = max(worst, float(np.abs(logits.max(1, keepdims=True) - logits - closed).max()))
+    return f"largest deviation {worst:.1e}", worst < 1e-8
+
+
+@check(
+    "With a norm the smallest gap of majority is kappa sqrt(8) at every n for v = 2, and falls like 1/n for v >= 3",
+    "every histogram of up to 7 items against the bound, sharp at odd n, v = 2, 3, VS",
+)
+def check_majority_bound(vs: range) -> tuple[str, bool]:
+    def cases() -> Iterator[bool]:
+        for v, n in product((2, 3, *vs), range(1, 8)):
+            gaps = np.concatenate([other_tasks.majority_gap(v, c, normed=True) for c in histograms(v, n)])
+            least, bound = gaps[gaps > 0].min(), other_tasks.majority_bound(v, n)
+            yield bool(np.isclose(least, bound, rtol=1e-12) if n % 2 or v == 2 else least > bound)
+
+    return agreement(cases())
+
+
+@check(
+    "Weighted-complement: with the weights in the residual stream, none and out have the gaps of Set Complement",
+    "logits minus log-weights of the package's model over every state, v = VS, ratio 0.5, 2",
+)
+def check_weighted(vs: range) -> tuple[str, bool]:
+    worst = 0.0
+    for (v, s), ratio in product(lengths(vs), (0.5, 2.0)):
+        task, tokens = WeightedComplement(v, ratio), np.array(list(normal_form.states(v, s)))
+        for placement, gap in (("none", examples.plain_gap), ("out", examples.resharpened_gap)):
+            f = other_tasks.last_logits(other_tasks.weighted_weights(task), placement, tokens) - np.log(task.weight_V)
+            wider = np.sqrt(v / (v - 1)) if placement == "out" else 1.0  # corners span v-1 of d = v coordinates
+            expected = np.zeros(f.shape)
+            np.put_along_axis(expected, tokens, wider * gap(v, s), axis=1)
+            expected[np.arange(len(f)), tokens[:, -1]] += v / (v - 1)  # of the residual stream
+            worst = max(worst, float(np.abs(f.max(1, keepdims=True) - f - expected).max()))
+    return f"largest deviation {worst:.1e}", worst < 1e-8
+
+
+@check(
+    "A norm on the sum (post) raises the weights to a power that depends on the length",
+    "log-ratios of absent tokens in the package's model over every state, v = VS, ratio 2",
+)
+def check_weighted_post(vs: range) -> tuple[str, bool]:
+    worst, powers = 0.0, []
+    for v, s in lengths(vs):
+        task, tokens = WeightedComplement(v, 2.0), np.array(list(normal_form.states(v, s)))
+        f = other_tasks.last_logits(other_tasks.weighted_weights(task), "post", tokens)
+        power = other_tasks.post_power(v, s)
+        absent = np.ones(f.shape, bool)
+        np.put_along_axis(absent, tokens, False, axis=1)
+        rest = np.where(absent, f - power * np.log(task.weight_V), np.nan)
+        worst = max(worst, float((np.nanmax(rest, 1) - np.nanmin(rest, 1)).max()))
+        powers += [power] if v == vs[-1] else []
+    said = f"largest deviation {worst:.1e}; powers {powers[0]:.2f} .. {powers[-1]:.2f} at v = {vs[-1]}"
+    return said, worst < 1e-8 and powers == sorted(powers)
+
+
+@check(
+    "Recall by two layers: gap (e^b - 1 + c_answer - c)/(e^b - 1 + sum c), so b has to grow like log n",
+    "random questions of 2..40 pairs, b = 1, 4, log n + 1: closed form, and errors",
+)
+def check_recall(vs: range) -> tuple[str, bool]:
+    worst, errors = 0.0, {}
+    for n, (name, sharp) in product((2, 10, 40), (("1", 1.0), ("4", 4.0), ("log n + 1", None))):
+        task, b = Recall(keys=40, values=vs[0], train_items=n), np.log(n) + 1 if sharp is None else sharp
+        tokens = task.sample(streams.words(streams.key(0, "recall", str(n)), 16 * 4 * n).reshape(16, -1))
+        deviation, wrong = other_tasks.compare_recall(task, tokens, b)
+        worst, errors[name, n] = max(worst, deviation), wrong
+    said = ", ".join(f"b = {name}: {errors[name, 40]:.0%}" for name in ("1", "4", "log n + 1"))
+    return f"largest deviation {worst:.1e}; errors at n = 40: {said}", worst < 1e-6 and not errors["log n + 1", 40]

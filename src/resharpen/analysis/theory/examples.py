@@ -13,8 +13,6 @@ corners. With gain 1 and epsilon 0, its attention output m is the mean of the s 
 All of it depends only on the inner products of the corners, which are rational: `squared_gaps` is exact.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -27,8 +27,6 @@ the TVD there is at least half of that.
 Shapes: M models, P states, V tokens; `...` any leading axes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction

@@ -7,8 +7,6 @@ linear programs with rational certificates. C = 1 throughout: everything scales 
 By symmetry one state stands for all of a length: a permutation of the tokens permutes the constraints.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd

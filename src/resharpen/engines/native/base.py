@@ -45,7 +45,9 @@ Floats = NDArray[np.float32]
 
 def variant_of(parts: Parts) -> VariantStruct:
     norms = PlacementStruct(**{site: getattr(parts.placement, site) for site in KERNEL_SITES})
-    return VariantStruct(norms, **{kind: names.index(getattr(parts, kind).name) for kind, names in KNOWN.items()})
+    kinds = {kind: names.index(getattr(parts, kind).name) for kind, names in KNOWN.items()}
+    learned = parts.longest if parts.positions is POSITIONS["learned"] else None
+    return VariantStruct(norms, **kinds, window=parts.attention.window or 0, learned=learned or 0)
 
 
 class NativeEngine:

@@ -15,17 +15,20 @@ import hashlib
 import os
 import platform
 import re
+import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from resharpen.engines.native.compiler import BuildError, Compiler, call, find_compiler
+from resharpen.engines.native.compiler import SECONDS, BuildError, Compiler, call, find_compiler
 from resharpen.errors import Failed
 
 SOURCES = Path(__file__).parent / "kernels"
 SUFFIX = ".dll" if platform.system() == "Windows" else ".so"
+SCRATCH = "build-"
 DIGITS = 12
 VERSION = re.compile(r"constexpr int kVersion = (\d+);")
 VECTOR = re.compile(r"(sse|ssse|avx|fma|f16c|bmi|abm|popcnt|amx|asimd|sve|fp)")
@@ -97,7 +100,10 @@ def cache_directory() -> Path:
     """RESHARPEN_CACHE, or `resharpen` in the user's cache directory; private, because code is loaded from it."""
     from platformdirs import user_cache_path
 
-    path = Path(os.environ.get("RESHARPEN_CACHE") or user_cache_path("resharpen", appauthor=False))
+    try:
+        path = Path(os.environ.get("RESHARPEN_CACHE") or user_cache_path("resharpen", appauthor=False))
+    except RuntimeError as error:  # an account without a home directory
+        raise BuildError("there is no home directory to keep kernels in; set RESHARPEN_CACHE") from error
     with _telling(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = path.stat()
@@ -116,8 +122,14 @@ def _telling(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _scratch(directory: Path) -> Iterator[Path]:
-    with _telling(directory), tempfile.TemporaryDirectory(dir=directory, prefix="build-") as scratch:
-        yield Path(scratch)
+    """A directory to compile in. What killed processes left is removed once it is older than a compiler may take."""
+    with _telling(directory):
+        for left in directory.glob(f"{SCRATCH}*"):
+            with contextlib.suppress(OSError):  # another process removes it
+                if time.time() - left.stat().st_mtime > 2 * SECONDS:
+                    shutil.rmtree(left)
+        with tempfile.TemporaryDirectory(dir=directory, prefix=SCRATCH) as scratch:
+            yield Path(scratch)
 
 
 def _build(command: tuple[str, ...], source: Path, directory: Path, what: str, how: str) -> Path:

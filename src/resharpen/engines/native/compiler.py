@@ -58,7 +58,10 @@ def find_compiler() -> Compiler:
     """The compiler in the environment variable CXX, or the first that is installed, or zig from pip."""
     asked = os.environ.get("CXX")
     for name in (asked,) if asked else USUAL:
-        words = shlex.split(name)
+        try:
+            words = shlex.split(name)
+        except ValueError as error:
+            raise NoCompiler(f"CXX = {name}: {str(error).lower()}") from error
         if words and (found := shutil.which(words[0])):
             return _known((found, *words[1:]))
     if not asked and importlib.util.find_spec(ZIG):

@@ -46,9 +46,9 @@ KERNEL_SITES = (
     "queries_keys",
 )
 KNOWN = {
-    "attention": ("softmax", "log-n", "ssmax", "adaptive-temperature"),
+    "attention": ("softmax", "log-n", "ssmax", "adaptive-temperature", "window", "sink"),
     "norm": ("rms", "layer"),
-    "positions": ("rope", "nope", "alibi"),
+    "positions": ("rope", "nope", "alibi", "t5", "kerple", "rope-half", "rope-500k", "sinusoidal", "learned"),
 }
 """Parts in the order of their enumerators; no kernel supports all of them."""
 
@@ -62,7 +62,12 @@ class PlacementStruct(Structure):
 class VariantStruct(Structure):
     """The parts of a variant."""
 
-    _fields_ = (("placement", PlacementStruct), *((kind, c_uint8) for kind in KNOWN))
+    _fields_ = (
+        ("placement", PlacementStruct),
+        *((kind, c_uint8) for kind in KNOWN),
+        ("window", c_int32),
+        ("learned", c_int32),
+    )
 
 
 class TrainingStruct(Structure):

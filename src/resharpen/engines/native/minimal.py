@@ -30,6 +30,8 @@ from resharpen.state import Arrays
 from resharpen.tasks import Batch, SetComplement, Task, ValidationSet
 
 MEASURES = ("tvd",)
+WIDEST = 512
+"""The compiler unrolls over columns: much wider kernels cannot be built."""
 
 
 @cache
@@ -60,6 +62,9 @@ class NativeMinimal(NativeEngine):
             return f"it draws the minibatches of Set Complement, and {problem.task.name} draws its own"
         if problem.task.v > 32:
             return f"v = {problem.task.v}: it supports up to 32 tokens"
+        assert isinstance(problem.model, Minimal)
+        if (widest := max(problem.model.d, problem.model.d_k, problem.model.d_v)) > WIDEST:
+            return f"a width of {widest:,}: it supports up to {WIDEST}"
         if problem.batch >= 2**16:
             return f"batch = {problem.batch}: it supports up to 65,535 sequences"
         return unknown_part(problem, ("softmax", "log-n", "ssmax"))

@@ -8,6 +8,7 @@ Shapes: M models, X floats per model with padding, N sequences, L positions, P s
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_uint32, c_void_p
 from functools import cache
 from typing import Any, TypeGuard
@@ -17,18 +18,21 @@ from numpy.typing import NDArray
 
 from resharpen.engines.base import Ensemble, Measures, Problem, lengths
 from resharpen.engines.native.base import Floats, NativeEngine, load_kernel, pointer, unknown_part
-from resharpen.engines.native.contract import KERNEL_SITES
+from resharpen.engines.native.contract import KERNEL_SITES, KNOWN
 from resharpen.errors import UserError
 from resharpen.models import Model, Transformer
+from resharpen.parts.positions.rope import angles
+from resharpen.parts.positions.rope_500k import LARGE_BASE
 from resharpen.state import Arrays
 from resharpen.tasks import Batch, Examples, Language, Task
 from resharpen.tasks.automaton import Automaton
 
 SCORED_AT_ONCE = 2**21
 """Maximum of positions times vocabulary in one evaluation call."""
-LOOKED_AT = 4
-"""Minibatches of a user's task that are looked at for places that do not count."""
-TRAINED_WITH = ("softmax", "log-n", "ssmax")
+NO_TARGET = -1
+"""Target of a place without loss."""
+TRAINED_WITH = ("softmax", "log-n", "ssmax", "window", "sink")
+POSITIONS = KNOWN["positions"]
 MEASURES = ("tvd", "marked")
 
 
@@ -73,10 +77,7 @@ class NativeTransformer(NativeEngine):
 
     @staticmethod
     def why_not(problem: Problem, training: bool) -> str:
-        looked_at = range(LOOKED_AT if training and not has_own_sampler(problem.task) else 0)
-        if not all(ends_with_padding(problem.minibatch(0, step).mask) for step in looked_at):
-            return f"it trains on all places up to the end of a sequence, and {problem.task.name} leaves some out"
-        return unknown_part(problem, TRAINED_WITH, ("rope", "nope", "alibi"), ("rms", "layer"), KERNEL_SITES)
+        return unknown_part(problem, TRAINED_WITH, POSITIONS, ("rms", "layer"), KERNEL_SITES)
 
     def _measure(self, weights: Arrays, validation: Any, report: bool) -> Measures:
         """TVD, and the logit of the marked token if there is one; nan for nan weights, without computing."""
@@ -95,11 +96,16 @@ class NativeTransformer(NativeEngine):
     def _train_own(self, n: int) -> None:
         if self._sampler is not None:
             return self._train_ragged(*self._sampler(self.problem, self.ensemble.group, self.step, n))
-        for _ in range(n):
-            self._train_given(self.problem.minibatch(self.ensemble.group, self.step))
+        self._train_batches(self.problem.minibatches(self.ensemble.group, self.step, n))
 
     def _train_given(self, batch: Batch) -> None:
-        self._train_ragged(*ragged(batch))
+        self._train_batches([batch])
+
+    def _train_batches(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            self._check_tokens(batch.targets[batch.mask])
+        inputs, targets, lengths_SxN = zip(*map(ragged, batches), strict=True)
+        self._train_ragged(np.concatenate(inputs), np.concatenate(targets), np.stack(lengths_SxN))
 
     def _train_ragged(
         self, inputs: NDArray[np.int32], targets: NDArray[np.int32], lengths_SxN: NDArray[np.int32]
@@ -107,7 +113,6 @@ class NativeTransformer(NativeEngine):
         n, batch = lengths_SxN.shape
         longest = int(lengths_SxN.max())
         self._check_tokens(inputs)
-        self._check_tokens(targets)
         arrays = (*self._rotation(longest), inputs, targets, lengths_SxN)
         self._train(n, *map(pointer, arrays), batch, longest)
 
@@ -158,10 +163,20 @@ class NativeTransformer(NativeEngine):
         return {name: x_MxP[0].numpy() for name, x_MxP in found.items()}
 
     def _rotation(self, longest: int) -> tuple[Floats, Floats]:
-        rope = self.problem.parts.positions.name == "rope"
-        return rotation(longest if rope else 0, self._model.d_head)
+        """Cosine and sine of the angles that the position encoding has, if any, computed in double."""
+        if 0 < self._variant.learned < longest:
+            raise UserError(f"an input of {longest} tokens: there are learned positions for {self._variant.learned}")
+        angle = self._angles(longest)
+        return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
 
-    def _check_tokens(self, tokens: NDArray[np.int32]) -> None:
+    def _angles(self, longest: int) -> NDArray[np.float64]:
+        model, positions = self._model, self.problem.parts.positions.name
+        if positions == "rope-500k":
+            return angles(longest, model.d_head, LARGE_BASE)
+        width = {"rope": model.d_head, "rope-half": model.d_head // 2, "sinusoidal": model.d + model.d % 2}
+        return angles(longest if positions in width else 0, width.get(positions, 0))
+
+    def _check_tokens(self, tokens: NDArray[np.integer]) -> None:
         if len(tokens) and not (tokens.min() >= 0 and tokens.max() < self._model.vocabulary):
             raise ValueError(f"a token is outside the model's vocabulary of {self._model.vocabulary}")
 
@@ -200,23 +215,11 @@ class Sampler:
 
 
 def ragged(batch: Batch) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """A padded minibatch (inputs, targets, real) without its padding, which is at the end of each row."""
-    inputs_NxL, targets_NxL, real_NxL = batch
-    if not ends_with_padding(real_NxL):
-        raise UserError("the native engine trains on all places up to the end of a sequence: take --engine torch")
-    length_N = real_NxL.sum(1)
-    inputs, targets = (np.ascontiguousarray(x[real_NxL], np.int32) for x in (inputs_NxL, targets_NxL))
-    return inputs, targets, length_N[None].astype(np.int32)
-
-
-def ends_with_padding(mask_NxL: NDArray[np.bool_]) -> bool:
-    """Whether every row counts up to some place, and from there on nothing."""
-    return bool((mask_NxL == (np.arange(mask_NxL.shape[-1]) < mask_NxL.sum(-1, keepdims=True))).all())
-
-
-def rotation(longest: int, d_head: int) -> tuple[Floats, Floats]:
-    """Cosine and sine of every position and frequency, computed in double."""
-    from resharpen.parts.positions.rope import angles
-
-    angle = angles(longest, d_head)
-    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+    """A padded minibatch as the kernel takes it: every sequence up to its last trained place, one after another; the
+    places before it that are not trained have no target."""
+    inputs_NxL, targets_NxL, trained_NxL = batch
+    length_N = lengths(trained_NxL)
+    read_NxL = np.arange(trained_NxL.shape[1]) < length_N[:, None]
+    inputs, targets = (np.ascontiguousarray(x[read_NxL], np.int32) for x in (inputs_NxL, targets_NxL))
+    targets[~trained_NxL[read_NxL]] = NO_TARGET
+    return inputs, targets, length_N.astype(np.int32)

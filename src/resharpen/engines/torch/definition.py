@@ -14,8 +14,6 @@ it is. A gradient that is not finite moves nothing.
 Shapes: M models, N sequences, L positions, V tokens, P scored places. Tensors of parameters are [M, ...].
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -26,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from resharpen import streams
-from resharpen.engines.base import Arrays, Batches, Ensemble, Measures, Problem, initial_state
+from resharpen.engines.base import Arrays, Batches, Ensemble, Measures, Problem, initial_state, lengths
 from resharpen.errors import UserError
 from resharpen.models.adapter import ModuleModel, Modules
 from resharpen.models.layers import Values
@@ -109,7 +107,7 @@ class Definition:
         """The loss of every model, [M], and its gradient."""
         inputs, targets, mask = self._tensors(batch)
         theta = {name: x.detach().requires_grad_() for name, x in self._state["theta"].items()}
-        parts = replace(self.problem.parts, moment=self._moment())
+        parts = replace(self.problem.parts, moment=self._moment(batch))
         logits = self._logits(theta, inputs, parts, self._step)
         loss_M = total_nll(logits, targets, mask) / mask.sum()
         # The models share no parameter, so the gradient of the sum of losses is each model's own.
@@ -122,8 +120,9 @@ class Definition:
             return self._modules.logits(theta, inputs, step)
         return self.problem.model.logits(theta, inputs, parts, self._hyper_M)
 
-    def _moment(self) -> Moment:
-        """This step as parts see it: its number, and where each model's random numbers come from."""
+    def _moment(self, batch: Batch) -> Moment:
+        """This step as parts see it: its number, where each model's random numbers come from, and how long sequences
+        are."""
         problem, offset = self.problem, self._step % KEYS_AT_ONCE
         if self._keys is None or self._keys[0] != self._step - offset:
             first = self._step - offset
@@ -132,7 +131,8 @@ class Definition:
             words_SxMx2 = streams.words(key, 2, self.ensemble.draw_M, steps_Sx1).astype(np.int64)
             self._keys = first, torch.tensor(words_SxMx2, device=self._device)
         t = torch.tensor(self._step + 1, dtype=self._dtype, device=self._device)
-        return Moment(t, problem.steps, self._keys[1][offset])
+        length_B = torch.tensor(lengths(batch.mask), device=self._device) if batch.mask.ndim == 2 else None
+        return Moment(t, problem.steps, self._keys[1][offset], length_B=length_B)
 
     @torch.no_grad()
     def _update(self, loss_M: Tensor, g: Named, row_M: Mapping[str, Tensor]) -> None:

@@ -4,8 +4,6 @@ Shapes: M models, N sequences, L positions, V tokens, P states (last token, set 
 of a model, H hyperparameters.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os
@@ -39,13 +37,13 @@ FLAT = "all parameters, side by side"
 EVALUATED_AT_ONCE = 2**21
 """Bound on models x positions x tokens in one evaluation call: about 100 MB of activations."""
 COMPILED_FROM = 10_000
-"""Steps from which compiling pays: it takes up to a minute."""
+"""Least number of steps to compile for: compiling takes up to a minute."""
 COMPILED_TO = 1024
-"""Training length up to which it does: attention weights of a piece of longer ones may not fit in memory."""
+"""Largest training length to compile for: attention weights of longer sequences may not fit in memory."""
 EXAMPLE = 43
-"""Length of the sequences that a loss is compiled with first, if there are such."""
+"""Length of the sequences that a loss is first compiled with."""
 FLOATS_AT_ONCE = 2**19
-"""Models are trained in blocks whose widest activation has about so many numbers: two megabytes."""
+"""Approximate size of the widest activation of a block of models: two megabytes."""
 
 
 class TorchEngine(Definition):
@@ -111,13 +109,13 @@ class TorchEngine(Definition):
         work = [self._tensors(piece) for piece in self._pieces(batch)]
         models = self._models_at_once(M, work)
         losses, gradients = [], []
-        moment = self._moment()
+        moment = self._moment(batch)
         of_models = (self._state["theta"][FLAT], self._hyper_MxH, moment.key_Mx2)
         for theta_MxW, numbers_MxH, key_Mx2 in zip(*(x.split(models) for x in of_models), strict=True):
             theta_MxW = theta_MxW.detach().requires_grad_()
             total, g_MxW = torch.zeros(()), None
             for piece in work:
-                loss_M = self._loss_of_flat(theta_MxW, numbers_MxH, piece, moment.t, key_Mx2) / count
+                loss_M = self._loss_of_flat(theta_MxW, numbers_MxH, piece, moment.t, key_Mx2, moment.length_B) / count
                 (g,) = torch.autograd.grad(loss_M.sum(), theta_MxW)
                 total, g_MxW = total + loss_M.detach(), g if g_MxW is None else g_MxW.add_(g)
             losses.append(total)
@@ -125,11 +123,11 @@ class TorchEngine(Definition):
         return torch.cat(losses), {FLAT: torch.cat(gradients)}
 
     def _gradients_of(self, modules: Modules, batch: Batch) -> tuple[Tensor, Named]:
-        """The same for the user's own modules, one after another: only one has activations at a time."""
+        """The same for the user's own modules, one after another, so that only one has activations at a time."""
         inputs, targets, mask = self._tensors(batch)
         theta, losses, gradients = self._by_name("theta"), [], []
         for i, diverged in enumerate((self._diverged_at_M >= 0).tolist()):
-            if diverged:  # it stays as it is, whatever its gradient
+            if diverged:  # it does not change any more
                 losses.append(self._hyper_M["weight_decay"].new_full((1,), math.nan))
                 gradients.append(torch.zeros_like(self._state["theta"][FLAT][i]))
                 continue
@@ -143,20 +141,26 @@ class TorchEngine(Definition):
         return torch.cat(losses), {FLAT: torch.stack(gradients)}
 
     def _pieces(self, batch: Batch) -> Iterable[Any]:
+        if self.problem.model.goes_in_order:
+            return [batch]
         return [merged(batch, self.problem.task.vocabulary)] if self._reads_sets else pieces(batch)
 
     def _models_at_once(self, M: int, work: Sequence[Any]) -> int:
-        """Models of a block: as many as fit in the caches with the largest piece."""
+        """Models per block: as many as fit in the caches with the largest piece."""
+        if self.problem.model.goes_in_order:
+            return M
         places = max(len(x[0]) if self._reads_sets else x[2].numel() for x in work)
         if self._compiles and not self._reads_sets:
-            places = POSITIONS_AT_ONCE // 4  # whatever the minibatch; what is compiled keeps less in the caches
+            places = POSITIONS_AT_ONCE // 4  # the same for all minibatches; compiled code keeps less in the caches
         at_once = max(1, FLOATS_AT_ONCE // (self.problem.model.width * places))
-        return -(-M // -(-M // at_once))  # blocks of one size, as far as it goes: there is less to compile
+        return -(-M // -(-M // at_once))  # blocks of one size where possible: there is less to compile
 
-    def _flat_loss(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any, t: Tensor, key_Mx2: Tensor) -> Tensor:
+    def _flat_loss(
+        self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any, t: Tensor, key_Mx2: Tensor, length_B: Tensor | None
+    ) -> Tensor:
         """The sum over the places of a piece, [M]."""
         model, theta, row_N = self.problem.model, self.split(theta_MxW), getattr(piece, "row", None)
-        parts = replace(self.problem.parts, moment=Moment(t, self.problem.steps, key_Mx2, row_N))
+        parts = replace(self.problem.parts, moment=Moment(t, self.problem.steps, key_Mx2, row_N, length_B))
         hyper_M = dict(zip(self._hyper_M, hyper_MxH.unbind(1), strict=True))
         if self._reads_sets:
             last_P, present_VxP, counts_VxP = piece
@@ -175,7 +179,7 @@ def side_by_side(tensors: Named) -> Tensor:
 
 
 def rounding(device: str, given_up: bool = False) -> str:
-    """What decides how torch rounds: long runs are compiled, where there is a compiler and it can."""
+    """What determines rounding in torch: its version, instruction set and device, and whether it can compile."""
     if device.startswith("cuda"):
         device = f"{device}-{torch.cuda.get_device_name()}"
     where_torch_looks = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
@@ -184,11 +188,11 @@ def rounding(device: str, given_up: bool = False) -> str:
 
 
 class Compiled:
-    """A loss of weights, hyperparameters, a piece and a step, compiled: for pieces of sequences, [N, L], once for all N
-    and L, for others shape by shape. One that torch cannot compile stays as it is: then it has given up.
+    """A compiled loss: for pieces of sequences, [N, L], once for all N and L, for others once per shape. If torch
+    cannot compile it, the plain loss is used, and `given_up` is set.
 
-    What is compiled may depend on the shape that comes first. So that results do not, that is always the same: `varies`
-    is the length of its sequences, or 0 if pieces are not of sequences.
+    The compiled code may depend on the first shape. So that results do not, that shape is fixed: sequences of length
+    `varies`, or 0 if pieces are not of sequences.
     """
 
     def __init__(self, loss: Any, varies: int = 0):
@@ -207,7 +211,7 @@ class Compiled:
         self._varies, self._known = varies, set[Any]()
         self.given_up = False
 
-    def __call__(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any, *step: Tensor) -> Tensor:
+    def __call__(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any, *step: Tensor | None) -> Tensor:
         if not self.given_up:
             try:
                 if self._varies:
@@ -221,8 +225,8 @@ class Compiled:
                 self.given_up = True
         return self._plain(theta_MxW, hyper_MxH, piece, *step)
 
-    def _compile_for(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any, *step: Tensor) -> None:
-        """Both numbers may be any but one, which torch takes for a case of its own: there are up to four of them."""
+    def _compile_for(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any, *step: Tensor | None) -> None:
+        """Compile for any N and L; torch treats a size of one as a case of its own, so there are up to four cases."""
         many = [n > 1 for n in piece[0].shape]
         if (key := (*many, len(theta_MxW))) not in self._known:
             self._known.add(key)
@@ -243,8 +247,8 @@ def _varying(x: Tensor) -> Tensor:
 
 @cache
 def keep_memory() -> None:
-    """Ask the C library to keep freed memory: by default every larger tensor is mapped anew, page by page, and a fifth
-    of the time of small models goes into that."""
+    """Ask the C library to keep freed memory: mapping every larger tensor anew takes a fifth of the time of small
+    models."""
     try:
         libc = ctypes.CDLL(None)
         for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):

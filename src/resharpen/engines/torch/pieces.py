@@ -1,10 +1,7 @@
-"""A minibatch in pieces: sequences of about one length together, cut to what is real, so that little is computed for
-padding and a piece stays in the caches.
+"""A minibatch in pieces of sequences of similar length, without most of the padding, which fit in the caches.
 
 Shapes: N sequences, L positions.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -31,7 +28,7 @@ class Piece(NamedTuple):
 
 
 def pieces(batch: Batch) -> Iterator[Piece | Batch]:
-    """The same sequences, shortest first. Padding is at the end of a row; what has another shape stays whole."""
+    """The same sequences, shortest first, padding cut off; inputs that are not sequences stay whole."""
     mask = batch.mask
     if mask.ndim != 2 or not isinstance(batch.inputs, np.ndarray):
         yield batch

@@ -3,17 +3,12 @@
 Shapes: M models, N sequences, L positions, V tokens, P states.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.tasks import Batch
-
-if TYPE_CHECKING:
-    pass
 
 MOST_BITS = 48
 """The largest vocabulary whose sets are kept as the bits of one number."""
@@ -33,7 +28,7 @@ PADDED_TO = 128
 
 
 def merged(batch: Batch, vocabulary: int) -> States:
-    """The distinct states of a minibatch and their targets; at the end some that nothing followed, to fill up."""
+    """The distinct states of a minibatch and their targets, padded with states that have no target."""
     inputs, targets = batch.inputs[batch.mask], batch.targets[batch.mask]
     set_NxL = np.bitwise_or.accumulate(np.left_shift(1, batch.inputs), axis=1)
     key, where = np.unique(set_NxL[batch.mask] * vocabulary + inputs, return_inverse=True)

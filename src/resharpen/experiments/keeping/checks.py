@@ -58,7 +58,9 @@ def read_header(path: Path, check: Callable[[Any], None], instead: str) -> dict[
         return header
     except (FileNotFoundError, UserError):
         raise
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
 
 

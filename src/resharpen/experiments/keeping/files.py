@@ -68,10 +68,10 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     write_bytes(path, (json.dumps(data, indent=2) + "\n").encode(), lasting=True)
 
 
-def write_parquet(path: Path, table: pl.DataFrame) -> None:
+def parquet(table: pl.DataFrame) -> bytes:
     data = io.BytesIO()
     table.write_parquet(data)
-    write_bytes(path, data.getvalue())
+    return data.getvalue()
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray], facts: Mapping[str, str]) -> None:

@@ -2,7 +2,8 @@
 correct hash only says that nothing changed by accident.
 
 - Types are those of the schema; integers and floats of another width are cast, which loses nothing.
-- A column that older tables do not have is filled in from the spec, or null: not recorded. Unknown columns are dropped.
+- A column that older tables do not have is filled in from the spec, or with its default, usually null: not recorded.
+  Unknown columns are dropped.
 - Rows of unknown metrics stay but are not drawn. The metric that selects checkpoints is required; older tables may lack
   the others.
 - Every model has all its rows exactly once, and no other model has any. A diverged model has null values.
@@ -17,6 +18,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from resharpen import own
+from resharpen.errors import Failed
+from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.tables import columns_of, dtype, shared_values
 from resharpen.experiments.specs.schema import SLOTS, TABLES, WEIGHTS, Column
 from resharpen.experiments.specs.spec import Experiment, Shard
@@ -51,10 +54,14 @@ class Reader:
         }
 
     @cached_property
-    def _lengths(self) -> dict[str, list[int]]:
-        """Setting -> reported lengths; not of a user's task, which need not declare them."""
-        tasks = {s.name: s.task for s in self.experiment.settings if not own.is_own(s.task.kind)}
-        return {name: list(task.reported_lengths) for name, task in tasks.items() if task.reported_lengths is not None}
+    def _tests(self) -> dict[tuple[str, str], list[int] | None]:
+        """(setting, test) -> reported lengths; None of a user's task, which need not declare them."""
+        found: dict[tuple[str, str], list[int] | None] = {}
+        for setting in self.experiment.settings:
+            for test in ("", *setting.task.tests):
+                lengths = None if own.is_own(setting.task.kind) else setting.task.tested(test).reported_lengths
+                found[setting.name, test] = None if lengths is None else list(lengths)
+        return found
 
     def parse(self, name: str, data: bytes, shards: Sequence[Shard]) -> pl.DataFrame:
         """The declared columns of a Parquet file, in their order and types; `check` validates their values."""
@@ -65,7 +72,8 @@ class Reader:
             table = pl.read_parquet(io.BytesIO(data), parallel="none" if len(shards) == 1 else "auto")
             return self._conform(table, self._columns(name, shards))
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            raise ValueError(str(error).partition("\n")[0]) from error
+            _check_polars()
+            raise ValueError(_first_line(error)) from error
 
     def check(self, name: str, table: pl.DataFrame, shards: Sequence[Shard]) -> None:
         """ValueError for a table that training the models of these shards cannot produce."""
@@ -103,12 +111,13 @@ class Reader:
             elif column.needed:
                 raise ValueError(f"column '{column.name}' is missing")
         missing = {name: kind for name, kind in types.items() if name not in there}
+        otherwise = {column.name: column.otherwise for column in columns}
         said = {column.name: missing[column.name] for column in columns if column.shared and column.name in missing}
         if said:
             rows = [[shared.get(name) for name in (*CELL, *said)] for _, shared in self._cells.values()]
             cells = pl.DataFrame(rows, dict.fromkeys(CELL, pl.String) | said, orient="row")
             table = table.join(cells, on=CELL, how="left", maintain_order="left")
-        unsaid = [pl.lit(None, kind).alias(name) for name, kind in missing.items() if name not in said]
+        unsaid = [pl.lit(otherwise[name], kind).alias(name) for name, kind in missing.items() if name not in said]
         return table.with_columns(unsaid).select(column.name for column in columns)
 
     def _check_values(self, table: pl.DataFrame, columns: Iterable[Column]) -> None:
@@ -170,24 +179,37 @@ class Reader:
     def _check_lengths(self, rows: pl.DataFrame) -> None:
         import polars as pl
 
-        task = self.experiment.settings[0].task
-        is_ours = pl.col("metric").is_in(list(task.metrics)) & pl.col("setting").is_in(list(self._lengths))
-        declared = pl.DataFrame(
-            [(setting, length) for setting, lengths in self._lengths.items() for length in lengths],
-            {"setting": pl.String, "length": pl.Int64},
+        cell = ["setting", "test"]
+        tests = pl.DataFrame(
+            [(*key, None if lengths is None else len(lengths)) for key, lengths in self._tests.items()],
+            dict.fromkeys(cell, pl.String) | {"declared": pl.Int64},
             orient="row",
         )
-        others = rows.filter(is_ours).join(declared, on=["setting", "length"], how="anti")
+        if not (others := rows.join(tests, on=cell, how="anti")).is_empty():
+            raise ValueError(f"it has values of another test, {others['test'][0]!r}")
+        task = self.experiment.settings[0].task
+        there = rows.filter(metric=task.metric).select("model", *cell).unique(maintain_order=True)
+        every = there.select("model", "setting").unique(maintain_order=True).join(tests, on="setting")
+        if not (missing := every.join(there, on=["model", *cell], how="anti", maintain_order="left")).is_empty():
+            raise ValueError(f"it has no values of test {missing['test'][0]!r} for {missing['model'][0]}")
+        rows = rows.join(tests, on=cell, maintain_order="left")
+        is_ours = pl.col("metric").is_in(list(task.metrics)) & pl.col("declared").is_not_null()
+        lengths = pl.DataFrame(
+            [(*key, length) for key, lengths in self._tests.items() for length in lengths or ()],
+            dict.fromkeys(cell, pl.String) | {"length": pl.Int64},
+            orient="row",
+        )
+        others = rows.filter(is_ours).join(lengths, on=[*cell, "length"], how="anti")
         if not others.is_empty():
             raise ValueError(f"it has other lengths, such as {others['length'][0]}")
-        each = rows.group_by("model", "setting", "metric", maintain_order=True).agg(
+        each = rows.group_by("model", *cell, "metric", "declared", maintain_order=True).agg(
             rows=pl.len().cast(pl.Int64), lengths=pl.col("length").n_unique().cast(pl.Int64)
         )
-        many = {setting: len(lengths) for setting, lengths in self._lengths.items()}
-        known = pl.col("setting").replace_strict(many, default=None, return_dtype=pl.Int64)
-        lengths = pl.when(is_ours).then(known).otherwise("lengths")
-        _equal(each.with_columns(all=lengths * len(SLOTS)), "rows", "all")
-        counts = rows.group_by("model", "metric", "length").agg(pl.col("count").min(), other=pl.col("count").max())
+        many = pl.when(is_ours).then("declared").otherwise("lengths")
+        _equal(each.with_columns(all=many * len(SLOTS)), "rows", "all")
+        counts = rows.group_by("model", "test", "metric", "length").agg(
+            pl.col("count").min(), other=pl.col("count").max()
+        )
         _equal(counts, "count", "other")
 
 
@@ -228,3 +250,18 @@ def _equal(rows: pl.DataFrame, name: str, other: str) -> None:
     if not different.is_empty():
         first = different.row(0, named=True)
         raise ValueError(f"{name} of {first['model']} is {first[name]!r}: it must be {first[other]!r}")
+
+
+def _check_polars() -> None:
+    """Failed if polars cannot read anything here, for example because it gets no threads: then no table is damaged, and
+    none must be deleted."""
+    import polars as pl
+
+    try:
+        pl.read_parquet(io.BytesIO(files.parquet(pl.DataFrame({"x": [1]}))))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise Failed(f"polars cannot read tables here: {_first_line(error)}; nothing was deleted") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

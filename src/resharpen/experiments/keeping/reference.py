@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resharpen.errors import UserError, unknown
+from resharpen.errors import UserError, suggestion, unknown
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.checks import SHA256, check_fields, check_provenance, read_header
 from resharpen.experiments.keeping.reading import Reader
@@ -125,7 +125,8 @@ def find_reference(name: str) -> Reference:
     """The reference of a run of that name."""
     if name not in (there := references()):
         known = ", ".join(there) or "none"
-        raise UserError(f"there is no reference for '{name}' (available: {known}); name one with --reference")
+        hint = suggestion(name, [*there])
+        raise UserError(f"there is no reference for '{name}': {hint}(available: {known}); name one with --reference")
     return Reference(there[name])
 
 

@@ -105,7 +105,7 @@ class ShardFiles:
     ) -> None:
         """Write the results, then the manifest, which makes the shard finished; then delete state and lease."""
         for name, table in tables.items():
-            files.write_parquet(self.directory / f"{name}.parquet", table)
+            files.write_bytes(self.directory / f"{name}.parquet", files.parquet(table))
         files.write_arrays(self.directory / WEIGHTS_FILE, weights, self.facts)
         written = {name: (self.directory / name).read_bytes() for name in RESULTS}
         hashes = {name: files.sha256(data) for name, data in written.items()}

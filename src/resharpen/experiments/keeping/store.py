@@ -18,9 +18,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
@@ -32,8 +31,8 @@ from numpy.typing import NDArray
 
 from resharpen import own
 from resharpen.engines.choose import rounding
-from resharpen.errors import UserError, unknown
-from resharpen.experiments.keeping import files, lock, longer
+from resharpen.errors import UserError, suggestion, unknown
+from resharpen.experiments.keeping import files, lock, longer, trust
 from resharpen.experiments.keeping.checks import check_arrays, check_header, read_header, write_header
 from resharpen.experiments.keeping.machine import provenance
 from resharpen.experiments.keeping.reading import Reader
@@ -58,8 +57,8 @@ def quoted(path: Path) -> str:
 class Run:
     """An existing run directory.
 
-    User code is executed from the file that it came from, if that is unchanged and lies in no run directory; copies in
-    a run directory are executed only with `trust_code`.
+    User code is executed from the file that it came from, if that is unchanged and this account has trained with it;
+    any other, and copies in a run directory, only with `trust_code`.
     """
 
     directory: Path
@@ -79,7 +78,7 @@ class Run:
         try:
             return read_header(self.root / HEADER, self._check_header, "start a new run with another --out")
         except FileNotFoundError:
-            raise UserError(f"{self.directory} is not a run directory: it has no {HEADER}") from None
+            raise no_run(self.directory) from None
 
     def _check_header(self, header: Any) -> None:
         if isinstance(header, dict) and header.get("format") != FORMAT:
@@ -96,22 +95,20 @@ class Run:
 
     def _admit(self, path: Path, sha256: str, imports: Any) -> None:
         """Admit user code: what this process has admitted already, because the user named the file; else the file that
-        the header names, unless it may have come with the header; else, with `trust_code`, the copy in the run."""
+        the header names, if this account has trained with it; else, with `trust_code`, that or the copy in the run."""
         if own.is_admitted(sha256):
             return
-        kept, foreign = code_copy(self.root, path, sha256), _may_be_foreign(path)
-        for candidate in (path, kept) if self.trust_code else () if foreign else (path,):
-            if candidate.is_file() and (source := own.read(candidate)).digest == sha256:
-                if not self.trust_code and (strange := [x for x in source.imports if _may_be_foreign(x.path)]):
-                    path, foreign = strange[0].path, True
-                    break
+        kept = code_copy(self.root, path, sha256)
+        if not self.trust_code and not trust.is_known(path, sha256):
+            raise UserError(f"this account has not trained with {path}: read {kept}, then execute it with --trust-code")
+        for candidate in (path, kept) if self.trust_code else (path,):
+            if candidate.is_file() and own.read(candidate).digest == sha256:
                 own.admit(candidate)
                 return
-        if foreign and not self.trust_code:
-            raise UserError(f"{path} lies in a run directory or behind a link: it is executed with --trust-code only")
         what = "has changed since this run began" if path.is_file() else "no longer exists"
         what = f", or a file that it imports, {what}" if imports and path.is_file() else f" {what}"
-        raise UserError(f"{path}{what}: restore it, or execute the copy {kept} with --trust-code")
+        remedies = f"restore it, choose another --out for a new run, or execute the copy {kept} with --trust-code"
+        raise UserError(f"{path}{what}: {remedies}")
 
     @property
     def command(self) -> str:
@@ -250,12 +247,13 @@ def _not_its_table(where: ShardFiles, name: str, error: ValueError) -> Damaged:
     return where.damaged(f"{name}.parquet", f"is not this shard's table ({error})")
 
 
-def _may_be_foreign(path: Path) -> bool:
-    """Whether a file may have come with a run or a reference: it lies in one, or its path has a link, such as
-    /proc/self/cwd. A run records real paths."""
-    return str(path) != os.path.realpath(path) or any(
-        os.path.exists(parent / name) for parent in path.parents for name in (HEADER, REFERENCE)
-    )
+def no_run(directory: Path, further: Iterable[str] = ()) -> UserError:
+    """An error that suggests a run beside the directory or in runs/, or one of the further names."""
+    places = dict.fromkeys((directory.parent, Path("runs")))
+    found = [(place, path.parent.name) for place in places for path in sorted(absolute(place).glob(f"*/{HEADER}"))]
+    runs = {name: str(place / name) for place, name in found}
+    hint = suggestion(directory.name, runs | {name: name for name in further})
+    return UserError(f"{directory} is not a run directory: it has no {HEADER}{hint and f'; {hint.strip()}'}")
 
 
 @contextlib.contextmanager
@@ -386,6 +384,8 @@ def _write_beside(run: Run, experiment: Experiment) -> None:
     if (run.root / CODE).is_symlink():
         raise UserError(f"{run.directory / CODE} is a symbolic link: a run is not written through links")
     for source in {own.source(reference) for reference in experiment.references()}:
+        if not run.trust_code:
+            trust.remember(source.path, source.digest)
         for place, path in source.copies().items():
             if not (kept := run.root / CODE / place).exists():
                 files.write_bytes(kept, path.read_bytes())

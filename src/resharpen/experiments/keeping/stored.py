@@ -130,7 +130,7 @@ def load_model(run: Run, model_id: str, weights: Weights = "train", selection: s
     step = row[step_column(f"{weights}.{selection}")]
     variant = run.experiment.variants[shard.variant]
     model = shard.setting.model_of(variant)
-    parts = variant.parts(model)
+    parts = shard.setting.parts_of(variant)
     # an older run may lack hyperparameters that were added later: that matters only if the model reads them
     hyperparameters = {name: row[name] for name in run.experiment.rows(variant) if row[name] is not None}
     if missing := [name for name in (*READ, *parts.hyperparameters) if name not in hyperparameters]:

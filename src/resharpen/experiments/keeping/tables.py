@@ -88,9 +88,9 @@ def curves_table(
     return pl.concat(pieces)
 
 
-def lengths_table(shard: Shard, reported: Reported, without: Without | None = None) -> pl.DataFrame:
-    """One row per model, weights, selection, metric and length: the value on the report set, and without each block of
-    its sequences where that is known."""
+def lengths_table(shard: Shard, reported: Reported, without: Without | None = None, test: str = "") -> pl.DataFrame:
+    """One row per model, weights, selection, metric and length: the value on the report set of a test, and without each
+    block of its sequences where that is known."""
     import polars as pl
 
     pieces = []
@@ -101,6 +101,7 @@ def lengths_table(shard: Shard, reported: Reported, without: Without | None = No
             "model": np.repeat(shard.model_ids, len(length_S)),
             "weights": [which] * rows,
             "selection": [selection] * rows,
+            "test": [test] * rows,
             "length": np.tile(length_S, shard.count),
             "metric": [metric] * rows,
             "value": _value(value_MxS.ravel()),

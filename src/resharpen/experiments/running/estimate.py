@@ -1,28 +1,41 @@
 """Estimated time and disk space of an experiment on this machine, from a short calibration."""
 
-from __future__ import annotations
-
+import contextlib
+import json
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
 from resharpen import own
-from resharpen.engines.choose import make_engine
-from resharpen.experiments.keeping.machine import cores
+from resharpen.engines.base import weights_of
+from resharpen.engines.choose import describe_compiler, make_engine, measure_all
+from resharpen.engines.native.build import cache_directory
+from resharpen.errors import Failed
+from resharpen.experiments.keeping.files import sha256, write_json
+from resharpen.experiments.keeping.machine import cores, cpu, versions
 from resharpen.experiments.keeping.store import code_lines
-from resharpen.experiments.running.runner import with_engine
+from resharpen.experiments.running.runner import check_memory, with_engine
 from resharpen.experiments.specs.counts import parameter_counts, side_by_side, unlike
 from resharpen.experiments.specs.shelf import SCALES, SHELF, take
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.variant import Variant
+from resharpen.state import SELECTIONS, WEIGHTS
 from resharpen.streams import GROUP
+from resharpen.tasks import Task
+from resharpen.tasks.blocks import by_length_without
+from resharpen.words import duration
 
 CALIBRATION_SECONDS = 0.05
-VALIDATION_SHARE = 1.1
-"""Checkpoints and reports take about a tenth of the training time."""
+TIMES = "times.json"
+"""In the cache directory: how long each figure takes here."""
+SHARD_SECONDS = 0.2
+"""Start of a shard and writing of its results."""
+SLOTS = len(WEIGHTS) * len(SELECTIONS)
+"""Reports per shard, at most: kept checkpoints of one kind are often those of another."""
 LENGTHS = 10
 """Approximate number of lengths in a report."""
 BYTES_PER_VALUE = 4.5
@@ -33,14 +46,24 @@ TOGETHER = {"minimal": GROUP}
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds per training step of up to so many models, with minibatches of so many sequences."""
+    """Measured seconds for up to so many models: per training step with minibatches of so many sequences; per
+    checkpoint and per report, for each kind of weights, on validation sets of a given size."""
 
     seconds: float
     models: int
     batch: int
+    checkpoint: float = 0.0
+    """Seconds to score one kind of weights on the selection set, divided by the size of the set."""
+    report: float = 0.0
+    """The same with all that is reported."""
 
-    def step(self, models: int, batch: int) -> float:
-        return self.seconds * -(-models // self.models) * batch / self.batch
+    def shard(self, experiment: Experiment, task: Task, models: int) -> float:
+        """Seconds to train, score and report a shard."""
+        assert experiment.batch is not None
+        step = self.seconds * experiment.batch / self.batch
+        checkpoints = len(WEIGHTS) * len(experiment.checkpoint_steps()) * self.checkpoint
+        scored = checkpoints * size_of(task, "selection") + SLOTS * self.report * size_of(task, "report")
+        return -(-models // self.models) * (experiment.steps * step + scored) + SHARD_SECONDS
 
 
 Paces = Mapping[tuple[str, str], Pace]
@@ -56,11 +79,16 @@ class Estimate:
     bytes: float
 
 
-def seconds_per_step(experiment: Experiment, shard: Shard) -> float:
-    """Seconds per training step of a shard."""
-    engine = make_engine(
-        str(experiment.variants[shard.variant].engine), experiment.problem(shard), experiment.ensemble(shard)
-    )
+@cache
+def size_of(task: Task, use: str) -> float:
+    """Size of a validation set: the lengths of all scored prefixes, summed."""
+    return float(task.validation(0, use).length_P.sum())
+
+
+def measure_pace(experiment: Experiment, shard: Shard, scored: bool = True) -> Pace:
+    """Train a few steps of a shard, and score it."""
+    problem = experiment.problem(shard)
+    engine = make_engine(str(experiment.variants[shard.variant].engine), problem, experiment.ensemble(shard))
     engine.advance(1)
     steps, n, spent, best = 0, 1, 0.0, np.inf
     while spent < CALIBRATION_SECONDS and steps < experiment.steps - 1:
@@ -70,42 +98,72 @@ def seconds_per_step(experiment: Experiment, shard: Shard) -> float:
         seconds = time.perf_counter() - started
         best = min(best, seconds / n)
         steps, spent, n = steps + n, spent + seconds, n * 2
+    if not scored:
+        return Pace(best, shard.count, problem.batch)
+    task, weights = problem.task, weights_of(engine.dump(), engine.ensemble, "train")
+    selection, size = task.validation(experiment.seed, "selection"), size_of(task, "selection")
+
+    def checkpoint() -> None:
+        task.by_length(engine.measure(weights, selection), selection)
+
+    def report() -> None:
+        measured = measure_all(engine, weights, selection)
+        task.by_length(measured, selection)
+        by_length_without(task, measured, selection)
+
+    return Pace(best, shard.count, problem.batch, _seconds(checkpoint) / size, _seconds(report) / size)
+
+
+def _seconds(what: Callable[[], None]) -> float:
+    """The shorter of two calls, since the first may load code; a slow one is not repeated."""
+    best = np.inf
+    for _ in range(2):
+        started = time.perf_counter()
+        what()
+        best = min(best, time.perf_counter() - started)
+        if best > 10 * CALIBRATION_SECONDS:
+            break
     return best
 
 
 def calibrate(experiment: Experiment) -> Paces:
-    """Of variants that differ in the placement only, the first and the last are timed; all get the mean."""
+    """Of variants that differ in the placement only, the first and the last are timed, and all get the mean; where the
+    native engine trains them, also of those that differ in attention and positions, which cost about the same there."""
     alike: dict[Variant, list[str]] = {}
     for name, variant in experiment.variants.items():
-        alike.setdefault(replace(variant, placement=None), []).append(name)
-    pace = {}
+        in_kernels = {"attention": "softmax", "positions": None} if variant.engine == "native" else {}
+        alike.setdefault(replace(variant, placement=None, **in_kernels), []).append(name)
+    pace, scoring = {}, {}
     for setting in experiment.settings:
         for variant, names in alike.items():
             models = GROUP if variant.engine == "torch" else TOGETHER.get(setting.model_of(variant).kind, 1)
             ends = sorted({names[0], names[-1]})
             shards = [Shard(setting, name, 0, min(models, experiment.models)) for name in ends]
-            seconds = float(np.mean([seconds_per_step(experiment, shard) for shard in shards]))
-            assert experiment.batch is not None
-            pace |= {(setting.name, name): Pace(seconds, models, experiment.batch) for name in names}
+            # what scoring costs depends neither on the training length nor, noticeably, on the placement
+            key = (setting.task, setting.model_of(variant), variant)
+            measured = [measure_pace(experiment, s, scored=s is shards[0] and key not in scoring) for s in shards]
+            of_key = scoring.setdefault(key, measured[0])
+            mean = replace(of_key, seconds=float(np.mean([p.seconds for p in measured])), models=models)
+            pace |= {(setting.name, name): mean for name in names}
     return pace
 
 
 def estimate(experiment: Experiment, pace: Paces, workers: int | None = None) -> Estimate:
-    assert experiment.batch is not None
     busy, values, sizes = 0.0, 0, experiment.shard_sizes()
     rows = 2 * 2 * experiment.checkpoints + 2 * 6 * LENGTHS
-    for shard in experiment.cells():
-        of_this = pace[shard.setting.name, shard.variant]
-        busy += sum(n * of_this.step(models, experiment.batch) for models, n in sizes.items())
-        values += experiment.models * (6 * experiment.parameter_count(shard.setting, shard.variant) + rows)
+    for cell in experiment.cells():
+        of_this = pace[cell.setting.name, cell.variant]
+        busy += sum(n * of_this.shard(experiment, cell.setting.task, models) for models, n in sizes.items())
+        values += experiment.models * (6 * experiment.parameter_count(cell.setting, cell.variant) + rows)
     kinds = len(experiment.settings) * len(experiment.variants)
     shards = kinds * sum(sizes.values())
-    seconds = busy * experiment.steps * VALIDATION_SHARE / min(workers or cores(), shards)
+    seconds = busy / min(workers or cores(), shards)
     return Estimate(shards, kinds * experiment.models, seconds, values * BYTES_PER_VALUE)
 
 
 def describe(experiment: Experiment, workers: int | None = None) -> str:
     """What a run would do, as text for `--dry-run`."""
+    check_memory(experiment)
     found = estimate(experiment, calibrate(experiment), workers)
     settings = ", ".join(setting.name for setting in experiment.settings)
     return (
@@ -114,7 +172,7 @@ def describe(experiment: Experiment, workers: int | None = None) -> str:
         f"  variants    {', '.join(f'{name} ({v.engine})' for name, v in experiment.variants.items())}\n"
         + "".join(f"  your code   {line}\n" for line in code_lines(experiment))
         + f"  shards      {found.shards:,}\n"
-        f"  time        about {found.seconds / 3600:.2g} hours on {workers or cores()} workers\n"
+        f"  time        about {duration(found.seconds)} on {workers or cores()} workers\n"
         f"  disk        about {found.bytes / 2**20:,.0f} MiB\n"
         f"{_parameters(experiment)}"
         "Nothing was trained or written."
@@ -132,7 +190,7 @@ def _parameters(experiment: Experiment) -> str:
             rows = [("", "shape", "drawn", "decays", "inner")]
             rows += [
                 (key, " x ".join(map(str, p.shape)), p.drawn, "yes" if p.decays else "no", "yes" if p.inner else "no")
-                for key, p in model.parameters(variant.parts(model)).items()
+                for key, p in model.parameters(experiment.settings[0].parts_of(variant)).items()
             ]
             widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
             table = ["  ".join(f"{x:{n}}" for x, n in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -140,14 +198,31 @@ def _parameters(experiment: Experiment) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def time_figures() -> tuple[dict[tuple[str, str], float], str]:
-    """(figure, scale) -> estimated seconds on this machine, and the engine that would train figure 1."""
+def time_figures(again: bool = False) -> tuple[dict[tuple[str, str], float], str]:
+    """(figure, scale) -> estimated seconds on this machine, and the engine that would train figure 1. They are measured
+    once per machine and version, and kept in the cache directory."""
     engine = str(next(iter(with_engine(take("fig1", "paper")).variants.values())).engine)
+    same = _measured_on(engine)
+    with contextlib.suppress(OSError, Failed, ValueError, KeyError, TypeError):
+        found = json.loads((cache_directory() / TIMES).read_text(encoding="utf-8"))
+        if not again and found["measured_on"] == same:
+            return {(name, scale): float(found["seconds"][name][scale]) for name in SHELF for scale in SCALES}, engine
     asked, seconds = "torch" if engine == "torch" else "auto", {}
+    paces: dict[str, Paces] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # `run` says which variants use torch, and why
         for name in SHELF:
             experiments = {scale: with_engine(take(name, scale).with_changes(engine=asked)) for scale in SCALES}
-            pace = calibrate(experiments["laptop"])
+            run = SHELF[name].run or name
+            pace = paces[run] = paces.get(run) or calibrate(experiments["laptop"])
             seconds |= {(name, scale): estimate(experiment, pace).seconds for scale, experiment in experiments.items()}
+    by_scale = {name: {scale: seconds[name, scale] for scale in SCALES} for name in SHELF}
+    with contextlib.suppress(OSError, Failed):  # a cache that cannot be written is no reason to fail
+        write_json(cache_directory() / TIMES, {"measured_on": same, "seconds": by_scale})
     return seconds, engine
+
+
+def _measured_on(engine: str) -> str:
+    """Machine, versions, compiler and sizes of all figures: times are measured again when one of them changes."""
+    sizes = [(name, entry.sizes, entry.variants) for name, entry in SHELF.items()]
+    return sha256(repr([cpu(), cores(), versions(), engine, describe_compiler(), sizes]).encode())

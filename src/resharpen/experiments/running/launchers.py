@@ -4,8 +4,6 @@ A worker gets the run directory and names of shards, and reads the rest from the
 ends, even if that is killed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from resharpen import guard, own
+from resharpen.environment import settle
 from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping.machine import cores
 from resharpen.experiments.keeping.shard import Damaged, Foreign
@@ -74,7 +73,8 @@ def train(run: Run, shard: Shard, on_progress: OnProgress, asked: Ask) -> bool:
         if isinstance(found, Damaged):
             files.discard()
         if found is not True:
-            return _train(run, shard, on_progress, asked)
+            with _blamed(run, shard, on_progress) as report:
+                return Trainer(run.experiment, shard, files, report, asked, rounding=run.rounding(shard)).run()
         if held:
             files.tidy()
     cell, lower = (shard.setting.name, shard.variant), shard.setting.task.lower_is_better
@@ -82,14 +82,12 @@ def train(run: Run, shard: Shard, on_progress: OnProgress, asked: Ask) -> bool:
     return True
 
 
-def _train(run: Run, shard: Shard, on_progress: OnProgress, asked: Ask) -> bool:
-    """Errors of user code are reported as such, and changes that it makes to global state are noticed."""
-
-    def trained(on_progress: OnProgress) -> bool:
-        return Trainer(run.experiment, shard, run.files(shard), on_progress, asked, rounding=run.rounding(shard)).run()
-
+@contextlib.contextmanager
+def _blamed(run: Run, shard: Shard, on_progress: OnProgress) -> Iterator[OnProgress]:
+    """Errors of user code are reported as such; what is yielded reports progress, and notices changed global state."""
     if not run.experiment.references():
-        return trained(on_progress)
+        yield on_progress
+        return
     keeps = "this run keeps the code that it began with: correct the file and choose another --out"
     with own.blamed(f"variant '{shard.variant}' failed in your own code while it was trained; {keeps}"):
         before = guard.arithmetic()
@@ -99,33 +97,40 @@ def _train(run: Run, shard: Shard, on_progress: OnProgress, asked: Ask) -> bool:
                 raise UserError(f"variant '{shard.variant}': your code called {name} while it was trained; {keeps}")
             on_progress(progress)
 
-        return trained(checked)
+        yield checked
 
 
 def _in_processes(run: Run, shards: Sequence[Shard], workers: int, on_progress: OnProgress, asked: Ask) -> None:
     """One process per worker, each with its own pipe to the driver, so that a killed one cannot block the others."""
-    # spawn, never fork: a forked child inherits locks and threads in an arbitrary state
-    context = multiprocessing.get_context("spawn")
     lines: Lines = {}
     code = [str(own.source(reference).path) for reference in run.experiment.references()]
-    # Python's resource tracker would be killed by USR1; starting it also unblocks signals, so it has its own block
-    with _signals_blocked():
-        resource_tracker.ensure_running()
     try:
         with _signals_blocked():
             for _ in range(workers):
-                line, other_end = context.Pipe()
-                arguments = (str(run.root), run.trust_code, code, other_end)
-                process = context.Process(target=_work, args=arguments, daemon=True)
-                process.start()
-                other_end.close()
+                line, process = start_process(_work, str(run.root), run.trust_code, code)
                 lines[line] = process
         _listen(lines, [shard.name for shard in shards], on_progress, asked)
     finally:
-        _tell(lines, Asked(stop=True))
+        tell(lines, Asked(stop=True))
         for process in lines.values():
             process.join(timeout=30)
             process.kill()
+
+
+def start_process(target: Callable[..., None], *arguments: Any) -> tuple[Any, Any]:
+    """Our end of a pipe to a new process that runs `target`, and the process. It gets the other end as last argument,
+    and begins with signals blocked."""
+    # spawn, never fork: a forked child inherits locks and threads in an arbitrary state
+    context = multiprocessing.get_context("spawn")
+    # Python's resource tracker would be killed by USR1; starting it also unblocks signals, so it has its own block
+    with _signals_blocked():
+        resource_tracker.ensure_running()
+    with _signals_blocked():
+        line, other_end = context.Pipe()
+        process = context.Process(target=target, args=(*arguments, other_end), daemon=True)
+        process.start()
+        other_end.close()
+    return line, process
 
 
 @contextlib.contextmanager
@@ -146,7 +151,7 @@ def _listen(lines: Lines, names: Sequence[str], on_progress: OnProgress, asked: 
     to_do, told, at_work = iter(names), Asked(), dict[Any, str | None]()
     while lines:
         if (now := asked()) != told:
-            _tell(lines, told := now)
+            tell(lines, told := now)
         ready: list[Any] = wait(lines, timeout=0.2)
         for line in ready:
             try:
@@ -158,25 +163,30 @@ def _listen(lines: Lines, names: Sequence[str], on_progress: OnProgress, asked: 
                 raise event
             if event is None:
                 at_work[line] = None if told.stop else next(to_do, None)
-                _tell([line], at_work[line])
+                tell([line], at_work[line])
             else:
                 on_progress(event)
 
 
-def _tell(lines: Iterable[Any], message: Asked | str | None) -> None:
+def tell(lines: Iterable[Any], message: Asked | str | None) -> None:
     for line in lines:
         with contextlib.suppress(OSError):  # `_listen` notices a worker that has ended
             line.send(message)
 
 
-def _check_end(process: Any, at: str | None) -> None:
-    """Raise if a worker ended early: `at` is what it was working on, None if it was told to end."""
+def check_imported(process: Any) -> None:
+    """UserError if a process ended because the main script has no guard."""
     process.join()
     if process.exitcode == IMPORTED:
         raise UserError(
             "workers are processes that import this script: put its code under `if __name__ == '__main__':`, "
             "or run with workers=1"
         )
+
+
+def _check_end(process: Any, at: str | None) -> None:
+    """Raise if a worker ended early: `at` is what it was working on, None if it was told to end."""
+    check_imported(process)
     if process.exitcode or at is not None:
         where = f" at {at}" if at else ""
         raise WorkerDied(f"a worker ended with exit code {process.exitcode}{where}")
@@ -184,7 +194,8 @@ def _check_end(process: Any, at: str | None) -> None:
 
 def _work(directory: str, trust_code: bool, code: Sequence[str], line: Any) -> None:
     """A worker: ask for shards until there are none, or until told to stop. `code`: files that the driver admitted."""
-    _be_killed_with_driver()
+    settle()
+    be_killed_with_driver()
     threading.Thread(target=_end_with_driver, daemon=True).start()
     for number in HANDLED:
         signal.signal(number, signal.SIG_IGN)
@@ -207,13 +218,22 @@ def _work(directory: str, trust_code: bool, code: Sequence[str], line: Any) -> N
                 return None
         return message
 
-    try:
+    def work() -> None:
         for path in code:
             own.admit(Path(path))
         run = Run(Path(directory), trust_code)
         by_name = {shard.name: shard for shard in run.shards()}
         while not told.stop and (name := next_shard()) is not None:
             train(run, by_name[name], line.send, asked)
+
+    send_result(work, line)
+
+
+def send_result(work: Callable[[], Any], line: Any) -> None:
+    """Do the work of a process and send what comes of it to the driver, unless that is None: an exception too."""
+    try:
+        if (result := work()) is not None:
+            line.send(result)
     except UserError as error:
         line.send(UserError(str(error)))
     except Failed as error:
@@ -226,7 +246,7 @@ def _work(directory: str, trust_code: bool, code: Sequence[str], line: Any) -> N
         line.send(RuntimeError(f"{type(error).__name__} in a worker: {error}"))
 
 
-def _be_killed_with_driver() -> None:
+def be_killed_with_driver() -> None:
     """Ask the kernel, where it can, to kill this process with its driver: while user code stays in C, for example in a
     regular expression that never ends, no other Python thread runs."""
     if sys.platform != "linux":

@@ -1,24 +1,25 @@
 """Which draws of which references to train for a quick check of a machine, so that all of it takes ten minutes.
 
-Steps cannot be cut: a shorter training gives other results. What is cut is the number of settings (the middle one),
-variants (the first and the last that the native engine supports) and draws. A reference whose cheapest part does not
-fit into the time that is left is skipped, and the plan says so.
+Steps cannot be cut: the schedule depends on their number, so a shorter training gives other results. What is cut is the
+number of settings (the middle one), variants (the first and the last that the native engine supports) and draws. Every
+reference gets one model per variant first, then `TELLING`, then a group, the cheapest first while all fits. A reference
+whose smallest part does not fit is skipped, and the plan says so.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from resharpen.engines.choose import why_not_native
 from resharpen.experiments.keeping.reference import Reference
-from resharpen.experiments.running.estimate import Paces, calibrate, estimate
+from resharpen.experiments.running.estimate import calibrate, estimate
 from resharpen.experiments.running.runner import with_engine
 from resharpen.experiments.specs.spec import Experiment
 from resharpen.streams import GROUP
 
-MINUTES = 8.0
-"""Of training; two more are for compiling kernels, validation and reading results."""
+MINUTES = 7.5
+"""Of training, as estimated; the rest of ten is for compiling kernels, starting workers and reports."""
+TELLING = 6
+"""Models per variant from which `verify` can tell another result from rounding: fewer have no interval."""
 
 
 @dataclass(frozen=True)
@@ -34,24 +35,27 @@ class Quick:
 
 
 def plan_quick(references: Sequence[Reference], workers: int | None, minutes: float = MINUTES) -> list[Quick]:
-    """The part of each reference to train: at first one SIMD group or one model per variant, then more while all fits,
-    up to a group. The cheapest come first, so that as few as possible are skipped."""
-    found = [(reference, part := cheapest(reference), calibrate(part)) for reference in references]
-    plans = [_sized(reference, part, pace, _together(part, pace), workers) for reference, part, pace in found]
-    left, taken = minutes * 60, set[int]()
-    for i in sorted(range(len(plans)), key=lambda i: plans[i].seconds):
-        if plans[i].seconds <= left:
-            taken.add(i)
-            left -= plans[i].seconds
-    while True:
-        grown = [(i, _sized(*found[i], min(2 * plans[i].experiment.models, GROUP), workers)) for i in sorted(taken)]
-        more = [(i, plan) for i, plan in grown if 0 < plan.seconds - plans[i].seconds <= left]
-        if not more:
-            break
-        i, plan = min(more, key=lambda grown: grown[1].seconds)
-        left -= plan.seconds - plans[i].seconds
-        plans[i] = plan
-    return [plan if i in taken else replace(plan, why_not=_too_long(plan)) for i, plan in enumerate(plans)]
+    """The part of each reference to train."""
+    sizes = [_sizes(reference, workers) for reference in references]
+    taken: list[Quick | None] = [None] * len(sizes)
+    left = minutes * 60
+    for level in range(max(map(len, sizes))):
+        higher = [i for i, plans in enumerate(sizes) if level < len(plans) and (not level or taken[i] is not None)]
+        for i in sorted(higher, key=lambda i: sizes[i][level].seconds):
+            before, plan = taken[i], sizes[i][level]
+            more = plan.seconds - (before.seconds if before else 0.0)
+            if more <= left:
+                taken[i], left = plan, left - more
+    return [plan or replace(plans[0], why_not=_too_long(plans[0])) for plan, plans in zip(taken, sizes, strict=True)]
+
+
+def _sizes(reference: Reference, workers: int | None) -> list[Quick]:
+    """Parts of a reference with more and more models, from as many as train at the cost of one."""
+    part = cheapest(reference)
+    pace = calibrate(part)
+    together = max(pace[part.settings[0].name, name].models for name in part.variants)
+    sized = [part.with_changes(models=n) for n in (1, TELLING, GROUP) if n >= together]
+    return [Quick(reference, of, estimate(of, pace, workers).seconds) for of in sized]
 
 
 def cheapest(reference: Reference) -> Experiment:
@@ -65,16 +69,6 @@ def cheapest(reference: Reference) -> Experiment:
     native = [cell.variant for cell in one.cells() if not why_not_native(one.problem(cell))] or variants
     ends = dict.fromkeys((native[0], native[-1]))
     return with_engine(one.with_engines(dict.fromkeys(variants)).with_changes(variants=ends))
-
-
-def _together(part: Experiment, pace: Paces) -> int:
-    """Models that train at the cost of one: fewer save no time."""
-    return max(pace[part.settings[0].name, name].models for name in part.variants)
-
-
-def _sized(reference: Reference, part: Experiment, pace: Paces, models: int, workers: int | None) -> Quick:
-    sized = part.with_changes(models=models)
-    return Quick(reference, sized, estimate(sized, pace, workers).seconds)
 
 
 def _too_long(plan: Quick) -> str:

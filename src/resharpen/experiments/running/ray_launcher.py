@@ -1,9 +1,8 @@
 """Training of shards as Ray tasks, on this machine or on a cluster: one task per shard, on one core.
 
-Tasks report progress to a mailbox, an actor on the driver's node, which answers whether to stop.
+Tasks report progress to a mailbox, an actor on the driver's node, which answers whether to stop. Ray ends the process
+that is connected to it when its own processes die, so that is a child of ours, unless the caller has connected already.
 """
-
-from __future__ import annotations
 
 import importlib.util
 import os
@@ -11,24 +10,38 @@ import re
 import secrets
 import signal
 import socket
+import sys
+import tempfile
 import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from resharpen import own
+from resharpen.environment import settle
 from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.machine import cores, versions
 from resharpen.experiments.keeping.shard import Damaged, Foreign, ShardFiles
 from resharpen.experiments.keeping.store import CODE, HEADER, Run
-from resharpen.experiments.running.launchers import Ask, OnProgress, WorkerDied
-from resharpen.experiments.running.ray_task import WORD, Mailbox, Outcome, Parcel, unpack, work
+from resharpen.experiments.running.launchers import (
+    HANDLED,
+    Ask,
+    OnProgress,
+    WorkerDied,
+    be_killed_with_driver,
+    check_imported,
+    send_result,
+    start_process,
+    tell,
+)
+from resharpen.experiments.running.ray_task import WORD, Mailbox, Outcome, Parcel, train_shard, unpack
+from resharpen.experiments.running.training import Asked
 from resharpen.experiments.specs.spec import Shard
 
 RETRIES = 10
@@ -75,14 +88,97 @@ class Ray:
         """Train shards, by default one per core at a time. Once asked to stop, save all states and return. A shard that
         fails does not stop the others; failures are raised at the end."""
         workers = workers if workers or self.address else cores()
-        with _cluster(self.address, workers) as ray, _word(run.root) as word:
-            parcel = ray.put(Parcel(str(run.root.resolve()), word, _content(run), versions()))
-            failed = _drive(ray, run, parcel, shards, workers, on_progress, asked)
+        needs_gpu = run.experiment.device == "cuda"
+        # killed tasks cannot remove what is theirs, and may still write to it
+        scratch = tempfile.TemporaryDirectory(prefix="resharpen-", ignore_cleanup_errors=True)
+        with scratch as temporary, _word(run.root) as word:
+            parcel = Parcel(str(run.root.resolve()), word, _content(run), versions(), temporary)
+            work = Work(self.address, workers, parcel, [run.files(shard) for shard in shards], needs_gpu)
+            failed = (_train if _is_connected() else _train_in_child)(work, on_progress, asked)
         if failed:
             names = f"{', '.join(list(failed)[:3])}{', ...' * (len(failed) > 3)}"
             kind = UserError if all(outcome.users for outcome in failed.values()) else Failed
             what = f"{len(failed)} of {len(shards)} shards failed ({names}); the others did not"
             raise kind(f"{what}. Again: {run.command}")
+
+
+@dataclass(frozen=True)
+class Work:
+    """What there is to do, for the process that is connected to Ray."""
+
+    address: str | None
+    workers: int | None
+    parcel: Parcel
+    shards: list[ShardFiles]
+    needs_gpu: bool
+
+
+def _is_connected() -> bool:
+    return "ray" in sys.modules and sys.modules["ray"].is_initialized()
+
+
+def _train(work: Work, on_progress: OnProgress, asked: Ask) -> dict[str, Outcome]:
+    """Outcomes of shards that failed, by name."""
+    with _cluster(work.address, work.workers) as ray:
+        try:
+            return _drive(ray, work, on_progress, asked)
+        except ray.exceptions.RayError as error:
+            raise WorkerDied(f"the Ray cluster is gone ({_first_line(error)})") from error
+
+
+def _train_in_child(work: Work, on_progress: OnProgress, asked: Ask) -> dict[str, Outcome]:
+    """The same in a process of its own."""
+    line, process = start_process(_child, work)
+    told = Asked()
+    try:
+        while True:
+            if (now := asked()) != told:
+                tell([line], told := now)
+            if not line.poll(0.2):
+                continue
+            try:
+                event = line.recv()
+            except (EOFError, OSError):
+                break
+            if isinstance(event, BaseException):
+                raise event
+            if isinstance(event, dict):
+                return event
+            if isinstance(event, str):
+                warnings.warn(event, stacklevel=2)
+            else:
+                on_progress(event)
+    finally:
+        # whatever is left of a cluster on this machine, before the process is waited for and its id is free
+        with suppress(OSError, AttributeError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+    check_imported(process)
+    raise WorkerDied("the Ray cluster is gone: the process that is connected to it was ended")
+
+
+def _child(work: Work, line: Any) -> None:
+    """The process that is connected to Ray. Sends progress and warnings, then the failed shards or an exception."""
+    settle()
+    be_killed_with_driver()
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)  # a group of its own, with Ray's processes
+    for descriptor in (1, 2):  # Ray logs to both
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    warnings.showwarning = lambda message, *_, **__: line.send(str(message))
+    for number in HANDLED:  # not ignored, which Ray's processes would inherit
+        signal.signal(number, lambda *_: None)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+    told = Asked()
+
+    def asked() -> Asked:
+        nonlocal told
+        while line.poll():
+            told = line.recv()
+        return told
+
+    send_result(lambda: _train(work, line.send, asked), line)
 
 
 @contextmanager
@@ -133,17 +229,16 @@ def _content(run: Run) -> dict[str, bytes]:
     return {HEADER: (run.root / HEADER).read_bytes(), **{str(at): path.read_bytes() for at, path in copies.items()}}
 
 
-def _drive(
-    ray: Any, run: Run, parcel: Any, shards: Sequence[Shard], workers: int | None, on_progress: OnProgress, asked: Ask
-) -> dict[str, Outcome]:
+def _drive(ray: Any, work: Work, on_progress: OnProgress, asked: Ask) -> dict[str, Outcome]:
     """Keep as many tasks running as fit until all shards are trained; the outcomes of shards that failed, by name."""
+    parcel = ray.put(work.parcel)
     node = ray.get_runtime_context().get_node_id()
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
     actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy=here)(Mailbox)
-    mailbox = actor.remote(str(run.root.resolve()))
-    task = ray.remote(num_cpus=1, num_gpus=int(run.experiment.device == "cuda"), max_retries=RETRIES)(work)
-    running, started, failed = dict[Any, Shard](), set[str](), dict[str, Outcome]()
-    waiting, stopped_at = deque(shards), None
+    mailbox = actor.remote(work.parcel.directory)
+    task = ray.remote(num_cpus=1, num_gpus=int(work.needs_gpu), max_retries=RETRIES)(train_shard)
+    running, started, failed = dict[Any, ShardFiles](), set[str](), dict[str, Outcome]()
+    waiting, stopped_at = deque(work.shards), None
     while running or (waiting and stopped_at is None):
         now = asked()
         if stopped_at is None and now.stop:
@@ -152,7 +247,7 @@ def _drive(
                 ray.cancel(ref)
         if stopped_at is None and waiting:
             # more than there are cores, so that no core waits and an autoscaling cluster grows
-            places = workers or 2 * int(ray.cluster_resources().get("CPU", 0)) + 1
+            places = work.workers or 2 * int(ray.cluster_resources().get("CPU", 0)) + 1
             while waiting and len(running) < places:
                 shard = waiting.popleft()
                 running[task.remote(parcel, shard.name, mailbox)] = shard
@@ -161,16 +256,12 @@ def _drive(
                 ray.cancel(ref, force=True)
             break
         ready, _ = ray.wait(list(running), timeout=POLL_SECONDS)
-        try:
-            news = ray.get(mailbox.take.remote(now))
-        except ray.exceptions.RayError as error:
-            raise WorkerDied(f"the Ray cluster is gone ({_first_line(error)})") from error
-        for progress in news:
+        for progress in ray.get(mailbox.take.remote(now)):
             started.add(progress.shard)
             on_progress(progress)
         for ref in ready:
             shard = running.pop(ref)
-            outcome = _outcome(ray, ref, run.files(shard))
+            outcome = _outcome(ray, ref, shard)
             if outcome.error:
                 failed[shard.name] = outcome
                 warnings.warn(f"{shard.name} failed: {outcome.error}", stacklevel=2)

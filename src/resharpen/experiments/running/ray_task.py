@@ -5,8 +5,6 @@ run directory, it works there like any worker. If not, it works in a temporary d
 shard back. It recognizes the run directory by a file with a random token that the driver puts there.
 """
 
-from __future__ import annotations
-
 import platform
 import tempfile
 import time
@@ -45,6 +43,8 @@ class Parcel:
     content: dict[str, bytes]
     """The header and the user code, by their paths in a run directory."""
     versions: dict[str, str]
+    temporary: str
+    """A directory on the driver's node, which the driver removes."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Outcome:
     """The error is the user's: in their code or their nodes."""
 
 
-def work(parcel: Parcel, name: str, mailbox: Any) -> Outcome:
+def train_shard(parcel: Parcel, name: str, mailbox: Any) -> Outcome:
     """Train one shard. Exceptions are returned, so that Ray retries lost tasks only."""
     try:
         return _work(parcel, name, mailbox)
@@ -71,7 +71,8 @@ def _work(parcel: Parcel, name: str, mailbox: Any) -> Outcome:
     mine = versions()
     if different := [f"{x} {mine[x]} and not {parcel.versions[x]}" for x in mine if mine[x] != parcel.versions[x]]:
         raise UserError(f"node {platform.node()} has {', '.join(different)}: results would differ")
-    with tempfile.TemporaryDirectory(prefix="resharpen-") as temporary:
+    place = parcel.temporary if Path(parcel.temporary).is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="resharpen-", dir=place) as temporary:
         here = Path(temporary)
         for path, content in parcel.content.items():
             files.write_bytes(here / path, content)

@@ -1,4 +1,4 @@
-"""Scores of the kept models of a run with another attention: a remedy that needs no training."""
+"""Scores of kept models with another attention, without training."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ import numpy as np
 
 from resharpen import objects, own
 from resharpen.engines.base import Engine
-from resharpen.engines.choose import make_engine, measure_all, why_not_native
+from resharpen.engines.choose import make_engine, measure_all, on_task, why_not_native
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.tables import lengths_table
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.variant import Variant
-from resharpen.parts import Attention, find_attention
+from resharpen.models.model import Misfit
+from resharpen.parts import Attention, Parts, find_attention
 from resharpen.state import SELECTIONS, WEIGHTS, arrays_of
 
 if TYPE_CHECKING:
     import polars as pl
 
 Track = Callable[[Sequence[Shard]], Iterable[Shard]]
-"""Iterates over shards and may show progress: a long language takes minutes per shard on the torch engine."""
+"""Iterates over shards and may show progress."""
 
 
-def rescore(run: Run, attention: str | Attention, selection: str = "best", track: Track = iter) -> pl.DataFrame:
-    """Rows as in the table `lengths`, with another attention in place of the trained one. A variant whose attention has
-    learned parameters, or acts on the output of the heads, is left out with a warning."""
+def rescore(
+    run: Run, attention: str | Attention, selection: str = "best", track: Track = iter, test: str = ""
+) -> pl.DataFrame:
+    """Rows as in the table `lengths`, with another attention in place of the trained one, on the task itself or on a
+    further test. A variant whose attention has learned parameters, or acts on the output of the heads, is left out with
+    a warning."""
     import polars as pl
 
     if not isinstance(attention, str):
@@ -49,14 +53,39 @@ def rescore(run: Run, attention: str | Attention, selection: str = "best", track
     if not shards:
         why = lost[run.done()[0].variant]
         raise UserError(f"no finished variant of {run.directory} can be read with '{asked.name}': {why}")
-    read = [_rescore_shard(run, shard, attention, selection) for shard in track(shards)]
+    read = []
+    for shard in track(shards):
+        variant = replace(run.experiment.variants[shard.variant], attention=attention)
+        read.append(_rescore_shard(run, shard, shard.setting.parts_of(variant), selection, test))
     for name, why in ((name, why) for name, why in lost.items() if why):
         warnings.warn(f"variant '{name}' is left out: {why}", stacklevel=2)
     return pl.concat(read)
 
 
+def read_near(run: Run, selection: str = "best", track: Track = iter) -> pl.DataFrame:
+    """Rows as in the table `lengths`, of training weights: every model reads no key further away than any was in
+    training, with the attention that it was trained with. Variants without attention, or that see no such key anyway,
+    are left out."""
+    import polars as pl
+
+    read = []
+    for shard in track(run.done()):
+        setting, parts = shard.setting, shard.setting.parts_of(run.experiment.variants[shard.variant])
+        trained, tokens = parts.attention, setting.task.input_tokens(setting.train_length)
+        near = replace(parts, attention=replace(trained, window=tokens, reads_order=True))
+        try:
+            setting.model_of(run.experiment.variants[shard.variant]).check(near)
+        except Misfit:
+            continue
+        if trained.window is None or trained.window > tokens:
+            read.append(_rescore_shard(run, shard, near, selection, which=("train",)))
+    if not read:
+        raise UserError(f"no finished variant of {run.directory} reads keys further away than in training")
+    return pl.concat(read)
+
+
 def _lost(variant: Variant, asked: Attention) -> str:
-    """What models of a variant would lose with another attention, besides their attention weights; empty if nothing."""
+    """What models of a variant would lose with another attention besides attention weights; empty if nothing."""
     trained = find_attention(variant.attention)
     if trained is asked or not (trained.parameters or trained.output):
         return ""
@@ -64,23 +93,25 @@ def _lost(variant: Variant, asked: Attention) -> str:
     return f"{trained.name} {has}, which {asked.name} would drop"
 
 
-def _rescore_shard(run: Run, shard: Shard, attention: str, selection: str) -> pl.DataFrame:
+def _rescore_shard(
+    run: Run, shard: Shard, parts: Parts, selection: str, test: str = "", which: Iterable[str] = WEIGHTS
+) -> pl.DataFrame:
     experiment, kept = run.experiment, run.weights(shard)
-    engine, task = _reader(experiment, shard, attention), shard.setting.task
+    task = shard.setting.task.tested(test)
+    engine = on_task(_reader(experiment, shard, parts), task)
     report = task.validation(experiment.seed, "report")
     reported = {}
-    for slot in (f"{which}.{selection}" for which in WEIGHTS):
+    for slot in (f"{weights}.{selection}" for weights in which):
         weights = arrays_of(kept, slot)
         kept_M = np.array([np.isfinite(row).all() for row in next(iter(weights.values()))])
         measured = measure_all(engine, weights, report)
         for metric, (length_S, value_MxS, n_S) in task.by_length(measured, report).items():
             reported[slot, metric] = length_S, np.where(kept_M[:, None], value_MxS, np.nan), n_S
-    return lengths_table(shard, reported)
+    return lengths_table(shard, reported, test=test)
 
 
-def _reader(experiment: Experiment, shard: Shard, attention: str) -> Engine:
+def _reader(experiment: Experiment, shard: Shard, parts: Parts) -> Engine:
     """An engine with the other attention: native if the run is and the kernel supports it."""
-    variant, problem = experiment.variants[shard.variant], experiment.problem(shard)
-    problem = replace(problem, parts=replace(variant, attention=attention).parts(problem.model))
+    variant, problem = experiment.variants[shard.variant], replace(experiment.problem(shard), parts=parts)
     native = variant.engine == "native" and not why_not_native(problem, training=False)
     return make_engine("native" if native else "torch", problem, experiment.ensemble(shard))

@@ -1,7 +1,5 @@
 """Run an experiment: open its directory, find the shards to train, pass them to a launcher."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +9,8 @@ from typing import Any
 
 from resharpen.engines.choose import check_device, check_march, how_much_slower, why_not_native
 from resharpen.errors import Failed, UserError
-from resharpen.experiments.keeping.machine import cores
+from resharpen.experiments.keeping.machine import cores, memory
+from resharpen.experiments.keeping.outputs import check_output
 from resharpen.experiments.keeping.shard import Foreign
 from resharpen.experiments.keeping.store import HEADER, Run, locked, open_run
 from resharpen.experiments.running.launchers import Ask, Launcher, OnProgress, launch, leave_if_imported
@@ -19,6 +18,7 @@ from resharpen.experiments.running.training import Asked
 from resharpen.experiments.running.trial import try_own_code
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.signals import Orderly
+from resharpen.state import WEIGHTS
 
 TRIES = 3
 """How often workers may end without an error and without a finished shard."""
@@ -81,9 +81,12 @@ def run(
     i, n = job
     if not 1 <= i <= n:
         raise UserError(f"job '{i}/{n}': must be I/N, from 1/N to N/N")
+    check_output(Path(directory))
     store = Run(Path(directory), trust_code)
     if experiment.device != "cpu":
         check_device(experiment.device)
+    if launcher is launch:
+        check_memory(experiment)
     if not (store.root / HEADER).exists() or experiment.engine != "auto":
         experiment = with_engine(experiment)
     try_own_code(experiment)
@@ -132,6 +135,19 @@ def with_engine(experiment: Experiment) -> Experiment:
             warnings.warn(f"variant '{name}' runs on the torch engine{slower}; {why}", stacklevel=2)
         engines[name] = "torch" if reason else "native"
     return experiment.with_engines(engines)
+
+
+def check_memory(experiment: Experiment) -> None:
+    """UserError if the arrays of a shard alone, without anything that is computed, do not fit into this machine."""
+    models, there = max(experiment.shard_sizes()), memory()
+    for cell in experiment.cells():
+        weights = experiment.parameter_count(cell.setting, cell.variant)
+        # training weights, initial ones, their average, gradients, kept checkpoints, and the state of the optimizer
+        copies = 4 + len(WEIGHTS) * 2 + len(experiment.problem(cell).optimizer.state)
+        if (needed := 4.0 * models * weights * copies) > there:
+            sizes = f"at least {needed / 2**30:,.0f} GiB, this machine has {there / 2**30:,.0f} GiB"
+            which = f"variant '{cell.variant}' of {cell.setting.name}: {models} models of {weights:,} weights"
+            raise UserError(f"{which} need {sizes}: make the model smaller")
 
 
 def plan_of(store: Run, job: tuple[int, int] = (1, 1), without: Collection[str] = (), discard: bool = False) -> Plan:

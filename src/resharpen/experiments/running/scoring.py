@@ -166,8 +166,12 @@ class Predictor:
             raise UserError(
                 f"f gives values that are not finite after {i + 1} tokens of {tokens_NxL[n, : i + 1].tolist()}"
             )
-        if self._probabilities:
-            _check_probabilities(found)
+        sums = found.sum(-1)
+        if self._probabilities and ((found < 0).any() or np.abs(sums - 1).max() > ONE):
+            raise UserError(
+                f"f does not give probabilities: they are {found.min():.3g} to {found.max():.3g} and sum to "
+                f"{sums.min():.3g} to {sums.max():.3g}; for logits say probabilities=False"
+            )
         return found
 
     def _check(self, tokens_NxL: NDArray[np.int64]) -> None:
@@ -218,14 +222,6 @@ def _called(f: Callable[..., Any], tokens_NxL: NDArray[np.int64]) -> NDArray[np.
         found = found.detach().cpu()
         found = (found if found.dtype in (torch.float32, torch.float64) else found.float()).numpy()
     return np.asarray(found)
-
-
-def _check_probabilities(p: NDArray[np.floating]) -> None:
-    if (p < 0).any() or np.abs(p.sum(-1) - 1).max() > ONE:
-        raise UserError(
-            f"f does not give probabilities: they are {p.min():.3g} to {p.max():.3g} and sum to {p.sum(-1).min():.3g} "
-            f"to {p.sum(-1).max():.3g}; for logits say probabilities=False"
-        )
 
 
 def _measure(model: Predictor, task: Task, validation: Any, batch: int) -> dict[str, NDArray[np.floating]]:
@@ -279,7 +275,7 @@ def _ranked(table: pl.DataFrame, other: RunOrReference, task: Task) -> pl.DataFr
     models = other.table("models").filter(pl.col("setting").is_in(settings))
     theirs = (
         other.table("lengths")
-        .filter(pl.col("count") > 0, weights="train", selection="best")
+        .filter(pl.col("count") > 0, weights="train", selection="best", test="")
         .join(models.select("model"), on="model", how="semi")
         .group_by("metric", "model")
         .agg(pl.col("value").mean())

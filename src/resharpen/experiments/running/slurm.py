@@ -1,7 +1,5 @@
 """A run as a SLURM job array: every job trains its share of the shards on one core, and resumes where it stopped."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,13 +1,11 @@
 """Which engine trains which part on which model."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 from resharpen.engines.base import Problem
 from resharpen.engines.choose import why_not_native
 from resharpen.errors import UserError
-from resharpen.experiments.specs.spec import Setting
+from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.experiments.specs.variant import CATALOGS, parse_sum
 from resharpen.models import MODELS
 from resharpen.optim import find_optimizer
@@ -31,6 +29,11 @@ def usual_settings() -> list[Setting]:
     return found
 
 
+def engine_of_task(experiment: Experiment) -> str:
+    """Why the native engine does not train the first variant of an experiment; empty if it does."""
+    return why_not_native(experiment.problem(experiment.cells()[0]))
+
+
 def engine_of_part(setting: Setting, kind: str, name: str) -> str:
     """`native`, `torch` or nothing, for the model of a setting; with a mark if it has to be wider than usual."""
     task, usual = setting.task, setting.model
@@ -40,7 +43,7 @@ def engine_of_part(setting: Setting, kind: str, name: str) -> str:
     trains = getattr(CATALOGS[kind][name], "trains", True)
     for model, mark in [(usual, ""), *((model, WIDER) for model in wider)]:
         try:
-            parts = variant.parts(model)
+            parts = variant.parts(model, task.longest_input)
         except UserError:
             continue
         optimizer, schedule = find_optimizer(variant.optimizer), find_schedule(variant.schedule)

@@ -1,6 +1,6 @@
-"""The life of a shard: train to the next checkpoint, score, keep the best, save; at the end, report.
+"""Training of one shard: train to the next checkpoint, score, keep the best, save; at the end, report.
 
-Killed at any moment it goes on from its last saved state and ends with the same bits.
+A shard that is killed at any moment continues from its last saved state and ends with the same bits.
 
 Shapes: M models, C checkpoints.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.engines.base import Engine, weights_of
-from resharpen.engines.choose import make_engine, measure_all
+from resharpen.engines.choose import make_engine, measure_all, on_task
 from resharpen.errors import UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.checks import check_arrays, check_state
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
 SCORES = tuple(name for which in WEIGHTS for name in (which, f"{which}.trained"))
 
 SAVE_EVERY = 10.0
-"""Seconds between saved states, at most; also what a kill can cost."""
+"""Seconds between saved states: the most that a kill can cost."""
 CHUNK_SECONDS = 0.5
-"""How long an engine runs before it looks up: for a stop, for progress, for the clock."""
+"""How long an engine runs between checks for a stop and reports of progress."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is wanted of whoever trains, at this moment."""
+    """What a trainer is asked to do."""
 
     stop: bool = False
-    """Save and leave."""
+    """Save and return."""
     saves: int = 0
-    """How many times it was asked to save at once and go on."""
+    """Number of requests so far to save at once and continue."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a shard is."""
+    """Progress of a shard."""
 
     shard: str
     setting: str
@@ -141,7 +141,7 @@ class Trainer:
         clock: Callable[[], float] = time.monotonic,
         rounding: str = "",
     ):
-        """`rounding` is how the run's numbers are rounded, where it says so: a kernel that differs is refused."""
+        """`rounding` is the build that the run was created with, if recorded: another one is refused."""
         self._experiment, self._shard, self._files = experiment, shard, shard_files
         self._report, self._asked, self._clock, self._rounding = report, asked, clock, rounding
         self._checkpoints = experiment.checkpoint_steps()
@@ -156,7 +156,7 @@ class Trainer:
             self._engine, self._experiment.problem(self._shard), self._experiment.ensemble(self._shard)
         )
         if self._rounding and engine.built.partition("@")[2] != self._rounding:
-            raise UserError(f"this run rounds as {self._rounding}, and here there is only {engine.built}")
+            raise UserError(f"this run was created with build {self._rounding}; this machine has {engine.built}")
         kept = self._resume(engine)
         self._report(self._progress(engine, kept, checkpoint=False))
         chunk, saved_at, saves = 1, self._clock(), self._asked().saves
@@ -182,7 +182,7 @@ class Trainer:
         return True
 
     def _resume(self, engine: Engine) -> Kept:
-        """From the saved state, if there is one that can be of this shard; else from the start."""
+        """Continue from the saved state of this shard if there is a valid one, else start."""
         fresh = Kept.empty(len(self._checkpoints), arrays_of(engine.dump(), "theta"))
         try:
             arrays = self._files.saved()
@@ -193,7 +193,7 @@ class Trainer:
             kept = Kept.load(arrays)
             kept.check(self._checkpoints, int(arrays["state.step"][0]))
         except (files.TornFile, ValueError) as error:
-            what = error if isinstance(error, files.TornFile) else f"{self._files.state} makes no sense: {error}"
+            what = error if isinstance(error, files.TornFile) else f"{self._files.state} is invalid: {error}"
             warnings.warn(f"{what}; this shard starts again", stacklevel=2)
             return fresh
         engine.load(arrays_of(arrays, "state"))
@@ -201,8 +201,8 @@ class Trainer:
         other_build = not np.array_equal(arrays["built"], _digest(engine.built))
         if other_build:
             warnings.warn(
-                f"{self._shard.name} was begun by another build of its engine: it goes on, with other last digits, as "
-                "its manifest will say",
+                f"{self._shard.name} was begun by another build of its engine: it continues with other last digits, "
+                "and its manifest says so",
                 stacklevel=2,
             )
         self._mixed = other_build or bool(arrays["mixed"][0])
@@ -214,7 +214,7 @@ class Trainer:
         return engine_state | kept.dump() | made
 
     def _keep(self, engine: Engine, kept: Kept) -> None:
-        """Score both kinds of weights; keep those of the models that got better. A diverged model is not scored."""
+        """Score both kinds of weights; keep those of models that improved. A diverged model is not scored."""
         state, step = engine.dump(), engine.step
         alive_M = state["diverged_at"] < 0
         row = self._checkpoints.index(step)
@@ -254,8 +254,30 @@ class Trainer:
         )
 
     def _finish(self, engine: Engine, kept: Kept) -> None:
-        """Score the kept weights on the report set and write the results."""
-        report = self._task.validation(self._experiment.seed, "report")
+        """Score the kept weights on the report set, and on those of further tests, and write the results."""
+        import polars as pl
+
+        lengths = [self._reported(engine, kept, test) for test in ("", *self._task.tests)]
+        tables = {
+            "models": models_table(
+                self._experiment, self._shard, engine.ensemble.hyperparameters, engine.diverged_at, kept.step
+            ),
+            "curves": curves_table(self._shard, self._checkpoints, kept.score, kept.mean_loss(self._checkpoints)),
+            "lengths": pl.concat(lengths),
+        }
+        self._check(tables)
+        seconds = round(self._seconds, 3)
+        built = f"{engine.built}, begun by another build" if self._mixed else engine.built
+        facts = {"shard": self._shard.name, "engine": self._engine, "built": built, "seconds": seconds}
+        problem = engine.problem
+        if same_rates(problem, engine.ensemble.hyperparameters, 2 * problem.steps, problem.steps):
+            self._files.keep_final(self._state(engine, kept))
+        self._files.finish(tables, kept.weights, facts)
+
+    def _reported(self, engine: Engine, kept: Kept, test: str) -> pl.DataFrame:
+        """Rows of `lengths` on one test distribution."""
+        task = self._task.tested(test)
+        engine, report = on_task(engine, task), task.validation(self._experiment.seed, "report")
         by_length: dict[tuple[str, str], ByLength] = {}
         without: dict[tuple[str, str], NDArray[np.floating]] = {}
         for which in WEIGHTS:
@@ -267,40 +289,26 @@ class Trainer:
                 for same_M in same.values():
                     weights = {name: _blank(array, same_M) for name, array in weights.items()}
                 measured = measure_all(engine, weights, report)
-                for metric, (length_S, value_MxS, n_S) in self._task.by_length(measured, report).items():
+                for metric, (length_S, value_MxS, n_S) in task.by_length(measured, report).items():
                     value_MxS[step_M < 0] = np.nan
                     for earlier, same_M in same.items():
                         value_MxS[same_M] = by_length[earlier, metric][1][same_M]
                     by_length[slot, metric] = length_S, value_MxS, n_S
-                for metric, value_MxSxK in by_length_without(self._task, measured, report).items():
+                for metric, value_MxSxK in by_length_without(task, measured, report).items():
                     value_MxSxK[step_M < 0] = np.nan
                     for earlier, same_M in same.items():
                         value_MxSxK[same_M] = without[earlier, metric][same_M]
                     without[slot, metric] = value_MxSxK
-        tables = {
-            "models": models_table(
-                self._experiment, self._shard, engine.ensemble.hyperparameters, engine.diverged_at, kept.step
-            ),
-            "curves": curves_table(self._shard, self._checkpoints, kept.score, kept.mean_loss(self._checkpoints)),
-            "lengths": lengths_table(self._shard, by_length, without),
-        }
-        self._check(tables)
-        seconds = round(self._seconds, 3)
-        built = f"{engine.built}, begun by another build" if self._mixed else engine.built
-        facts = {"shard": self._shard.name, "engine": self._engine, "built": built, "seconds": seconds}
-        problem = engine.problem
-        if same_rates(problem, engine.ensemble.hyperparameters, 2 * problem.steps, problem.steps):
-            self._files.keep_final(self._state(engine, kept))
-        self._files.finish(tables, kept.weights, facts)
+        return lengths_table(self._shard, by_length, without, test)
 
     def _check(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        """UserError for what nobody would read: it would be thrown away and trained again for ever."""
+        """UserError for tables that reading rejects: the shard would be trained again forever."""
         reader = Reader(self._experiment)
         for name, table in tables.items():
             try:
                 reader.check(name, table, [self._shard])
             except ValueError as error:
-                what = f"{self._shard.name}: its table '{name}' makes no sense and is not written"
+                what = f"{self._shard.name}: its table '{name}' is invalid and is not written"
                 raise UserError(f"{what}: {error}") from error
 
 

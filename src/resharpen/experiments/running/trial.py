@@ -7,8 +7,6 @@ What fails is refused, in a line that says what moved first.
 Shapes: M models, N sequences, L positions, V tokens, P places.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,7 +22,7 @@ from resharpen.errors import UserError
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.variant import DEFAULTS, Variant
 from resharpen.tasks import Examples, Items, TokenTask, ValidationSet
-from resharpen.tasks.task import ROUNDING
+from resharpen.tasks.task import NOTHING, ROUNDING
 
 MODELS, SEQUENCES, LENGTH = 3, 4, 24
 """In a trial; shorter where the sequences of the task are."""
@@ -72,28 +70,27 @@ def try_variant(experiment: Experiment, shard: Shard, variant: Variant) -> None:
     """UserError if the models of a variant read what they must not, or leave a part of theirs unused."""
     first = replace(shard, count=min(MODELS, experiment.models))
     problem = replace(experiment.problem(first), batch=SEQUENCES, device="cpu", steps=max(2, experiment.steps))
-    before = guard.arithmetic()
+    before, failed = guard.arithmetic(), None
     try:
         trial = _Trial(problem, experiment.ensemble(first))
         with contextlib.ExitStack() as calls:
             called = [(name, calls.enter_context(_counted(*where))) for name, where in _declared(problem, variant)]
             trial.step()
-            check_model(trial.logits, trial.inputs, problem.task.vocabulary)
+            # randomized positions are denser in longer inputs, also for a prefix: meant so, and built in
+            by_length = problem.parts.positions.by_length and not own.is_own(str(variant.positions))
+            check_model(trial.logits, trial.inputs, problem.task.vocabulary, by_length)
         if never := [name for name, times in called if not times]:
             raise UserError(f"{never[0]} is never called: this variant would train the same without it")
         check_softmax(problem, trial)
     except Exception as error:
-        if not (name := guard.changed(before)):
-            if isinstance(error, UserError) and not isinstance(error, own.OwnCodeError):
-                raise UserError(f"variant '{shard.variant}': {error}") from error
-            raise
-        raise _changes(shard.variant, name) from error
-    if name := guard.changed(before):
-        raise _changes(shard.variant, name)
-
-
-def _changes(variant: str, name: str) -> UserError:
-    return UserError(f"variant '{variant}': your code calls {name} and leaves it so, which changes other code: undo it")
+        failed = error
+    if name := guard.changed(before):  # maybe the reason why it failed
+        what = f"your code calls {name} and leaves it so, which changes other code: undo it"
+        raise UserError(f"variant '{shard.variant}': {what}") from failed
+    if isinstance(failed, UserError) and not isinstance(failed, own.OwnCodeError):
+        raise UserError(f"variant '{shard.variant}': {failed}") from failed
+    if failed is not None:
+        raise failed
 
 
 class _Trial:
@@ -166,8 +163,9 @@ def _inputs(problem: Problem) -> Any:
     return np.concatenate(read)[:SEQUENCES, :LENGTH]
 
 
-def check_model(logits: Logits, inputs: Any, vocabulary: int) -> None:
-    """UserError for logits that depend on anything but their model and the tokens so far."""
+def check_model(logits: Logits, inputs: Any, vocabulary: int, by_length: bool = False) -> None:
+    """UserError for logits that depend on anything but their model and the tokens so far, and with `by_length` also on
+    the length of the whole input."""
     base, again = logits(inputs), logits(inputs)
     if not np.array_equal(base, again, equal_nan=True):
         raise UserError(
@@ -182,8 +180,8 @@ def check_model(logits: Logits, inputs: Any, vocabulary: int) -> None:
             later = inputs.copy()
             later[:, cut:] = (later[:, cut:] + 1) % vocabulary
             _refuse_moved(base[:, :, :cut], logits(later)[:, :, :cut], "the tokens that come later")
-            shorter = logits(inputs[:, :cut])
-            _refuse_moved(base[:, :, :cut], shorter, "how much padding follows")
+            if not by_length:
+                _refuse_moved(base[:, :, :cut], logits(inputs[:, :cut]), "how much padding follows")
     some = inputs._make(x[:1] for x in inputs) if isinstance(inputs, Items) else inputs[:1]
     _refuse_moved(base[:, :1], logits(some), "the other sequences of a minibatch")
     _refuse_moved(base[:1], logits(inputs, slice(1)), "the other models of an ensemble")
@@ -252,7 +250,7 @@ def check_softmax(problem: Problem, trial: _Trial) -> None:
 
 
 def check_samples(task: TokenTask, seed: int) -> None:
-    """UserError for a task whose p* is not what it samples from."""
+    """UserError for a task whose p* is not what it samples from, at places that are trained or scored."""
     length = min(task.longest, LENGTH)
     count = min(SAMPLED, max(64, VALUES // (length * task.vocabulary)))
     key = streams.key(seed, task.name, "trial")
@@ -263,32 +261,38 @@ def check_samples(task: TokenTask, seed: int) -> None:
 
     if not np.array_equal(tokens_NxL, task._drawn(key, count, length)):
         raise wrong("sample gives other tokens when it gets the same words again: nothing else may decide")
+    if not np.array_equal(tokens_NxL[:1], task._drawn(key, 1, length)):
+        raise wrong("sample gives another sequence when others are drawn with it: only its own words may decide")
     if task.sets and any(len(set(row)) < length for row in tokens_NxL.tolist()):
         raise wrong("it says sets = True, but sample gives a token twice in one sequence")
-    inputs_NxL, next_NxL = tokens_NxL[:, :-1], tokens_NxL[:, 1:]
-    if not inputs_NxL.size:
+    inputs_NxL, next_NxL = tokens_NxL[:, :-1].clip(0), tokens_NxL[:, 1:]
+    used_NxL = (task.trained_places(inputs_NxL) | task.scored_places(inputs_NxL)) & (next_NxL != NOTHING)
+    if not used_NxL.any():
         return
-    p_NxLxV = _p_star(task, inputs_NxL)
+    p_NxLxV = _p_star(task, inputs_NxL, used_NxL)
     for cut in sorted({1, length // 2} - {0}):
-        short = _p_star(task, inputs_NxL[:, :cut])
+        short = _p_star(task, inputs_NxL[:, :cut], used_NxL[:, :cut])
         if (np.abs(short - p_NxLxV[:, : short.shape[1]]) > ROUNDING).any():
             raise wrong("p_star depends on tokens that come later: it is the distribution after a prefix")
     p_NxL = np.take_along_axis(p_NxLxV, next_NxL[:, :, None], axis=2)[:, :, 0]
-    if (p_NxL <= 0).any():
-        n, i = np.argwhere(p_NxL <= 0)[0]
+    if (never_NxL := used_NxL & (p_NxL <= 0)).any():
+        n, i = np.argwhere(never_NxL)[0]
         prefix = ", ".join(map(str, inputs_NxL[n, : i + 1]))
         raise wrong(f"sample gives token {next_NxL[n, i]} after [{prefix}], which p_star says never comes")
-    if said := _unlike(p_NxLxV, inputs_NxL, next_NxL):
+    if said := _unlike(p_NxLxV, inputs_NxL, next_NxL, used_NxL):
         raise wrong(f"sample does not follow p_star: {said}")
 
 
-def _p_star(task: TokenTask, inputs_NxL: NDArray[np.int64]) -> Floats:
-    """p* of every prefix, [N, L, V], checked to be probabilities."""
-    read = task.examples(ValidationSet(inputs_NxL, np.ones(inputs_NxL.shape, bool)))
-    return read.truth["p_star"].reshape(*inputs_NxL.shape, -1)
+def _p_star(task: TokenTask, inputs_NxL: NDArray[np.int64], used_NxL: NDArray[np.bool_]) -> Floats:
+    """p* of every prefix that is used, [N, L, V], checked to be probabilities; elsewhere zero."""
+    p_NxLxV = np.zeros((*inputs_NxL.shape, task.vocabulary))
+    p_NxLxV[used_NxL] = task.examples(ValidationSet(inputs_NxL, used_NxL)).truth["p_star"]
+    return p_NxLxV
 
 
-def _unlike(p_NxLxV: Floats, inputs_NxL: NDArray[np.int64], next_NxL: NDArray[np.int64]) -> str:
+def _unlike(
+    p_NxLxV: Floats, inputs_NxL: NDArray[np.int64], next_NxL: NDArray[np.int64], used_NxL: NDArray[np.bool_]
+) -> str:
     """Where tokens come more or less often than p* says, in prefixes of one kind; empty if nowhere.
 
     Pearson's chi-square over kinds of prefix and tokens. Counts of prefixes that differ vary less than those of one
@@ -309,8 +313,8 @@ def _unlike(p_NxLxV: Floats, inputs_NxL: NDArray[np.int64], next_NxL: NDArray[np
     for name, kind_NxL in kinds.items():
         groups = int(kind_NxL.max()) + 1
         expected, found = np.zeros((groups, V)), np.zeros((groups, V))
-        np.add.at(expected, kind_NxL.ravel(), p_NxLxV.reshape(-1, V))
-        np.add.at(found, (kind_NxL.ravel(), next_NxL.ravel()), 1)
+        np.add.at(expected, kind_NxL[used_NxL], p_NxLxV[used_NxL])
+        np.add.at(found, (kind_NxL[used_NxL], next_NxL[used_NxL]), 1)
         rare = expected < EXPECTED
         cells_E = np.append(expected[~rare], expected[rare].sum())
         cells_O = np.append(found[~rare], found[rare].sum())

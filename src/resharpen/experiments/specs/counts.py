@@ -1,7 +1,5 @@
 """How many parameters the models of each variant have, side by side: a larger model may win by its size alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from resharpen.experiments.specs.spec import Experiment

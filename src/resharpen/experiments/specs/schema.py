@@ -3,13 +3,12 @@ derived from here.
 
     models     one row per model: what it is, its hyperparameters, when it diverged
     curves     one row per model, weights and checkpoint: its score while it was trained
-    lengths    one row per model, weights, selection, metric and length: its values on the report set
+    lengths    one row per model, weights, selection, test, metric and length: its values on the report set, or on that
+               of a further test distribution
 
 `models` also has a column for every field of task and model and for every hyperparameter: `models_columns`. A reference
 has `models`, with the columns of SCORES, and `lengths`.
 """
-
-from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -36,7 +35,8 @@ class Column:
     null: bool = False
     """A value may be missing: a diverged model has none."""
     needed: bool = True
-    """False if older tables may lack the column: it is filled in from the spec, or null."""
+    """False if older tables may lack the column: it is filled in from the spec, or with `otherwise`."""
+    otherwise: str | None = None
     low: float | None = None
     """The smallest value."""
     allowed: tuple[str, ...] = ()
@@ -86,6 +86,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
         _MODEL,
         _WEIGHTS,
         Column("selection", str, "which checkpoint was kept", key=True, allowed=SELECTIONS),
+        Column(
+            "test", str, "further test distribution, empty for the task itself", key=True, needed=False, otherwise=""
+        ),
         Column("length", int, "of inputs, or the end of a bin", key=True, low=1),
         Column("metric", str, "what was measured", key=True),
         Column("value", float, "on the report set", null=True, within="metric"),

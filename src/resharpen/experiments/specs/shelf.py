@@ -1,16 +1,16 @@
-"""The shelf: experiments of all figures, by name, at four scales."""
+"""The shelf: experiments of all figures, and of any task by its name, at four scales."""
 
-from __future__ import annotations
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-
+from resharpen import own
 from resharpen.errors import unknown
 from resharpen.experiments.specs.spec import Experiment, Setting
+from resharpen.experiments.specs.toml import parse_task, settings_of, task_of
 from resharpen.experiments.specs.variant import choose
-from resharpen.models import RETRIEVER_PLACEMENTS
+from resharpen.models import RETRIEVER_PLACEMENTS, Transformer
 from resharpen.parts import PAPER_PLACEMENTS, STUDIED_PLACEMENTS
-from resharpen.tasks import Dyck, Language, MaxRetrieval, SetComplement, Tomita
+from resharpen.tasks import TASKS, Copy, Dyck, FlipFlop, Language, MaxRetrieval, SetComplement, Task, Tomita, find_task
 
 SCALES = ("smoke", "laptop", "overnight", "paper")
 
@@ -68,6 +68,41 @@ def languages(*tasks: Language) -> Callable[[str], tuple[Setting, ...]]:
 
     return settings
 
+
+SHORT_VALIDATION = {"smoke": (4, 2), "laptop": (16, 4), "overnight": (64, 16), "paper": (1_024, 64)}
+"""The same for sequences of more than a thousand tokens, which torch reads slowly."""
+
+
+def small(
+    task: Language, train_length: int, validation: Mapping[str, tuple[int, int]] = VALIDATION
+) -> Callable[[str], tuple[Setting, ...]]:
+    """A transformer of half the paper's width, with heads as wide as the paper's."""
+
+    def settings(scale: str) -> tuple[Setting, ...]:
+        report, selection = validation[scale]
+        sized = replace(task, sequences=report, selection_sequences=selection)
+        return (Setting(sized, train_length, half_width(task)),)
+
+    return settings
+
+
+def half_width(task: Task) -> Transformer:
+    return Transformer(task.vocabulary, layers=2, d=32, heads=2, d_mlp=64)
+
+
+def copying(scale: str) -> tuple[Setting, ...]:
+    """Questions of up to 16 distinct items, validated up to 48."""
+    task = Copy(48)
+    return (Setting(task, task.train_items, half_width(task)),)
+
+
+ENCODINGS = ("", "+rope-half", "+rope-500k", "+nope", "+alibi", "+t5", "+fire", "+randomized-rope", "+window")
+"""Terms of a variant; the first is rope."""
+POSITIONS = (
+    (*(f"{p}{e}" for p in ("pre", "peri") for e in ENCODINGS), "pre+log-n", "pre+log-n+nope", "lstm"),
+    (Size(2, 10, 2, batch=8), Size(32, 1_500, 5, batch=16), Size(64, 10_000, 10, batch=16), Size(100, 100_000)),
+)
+"""Variants and sizes of the study of positions; log n is to tell dispersion of weights apart."""
 
 FURTHER_DYCK = (
     languages(*(Dyck(k, m) for k, m in ((2, 3), (2, 5), (2, 10), (8, 3), (8, 5), (32, 3), (32, 5), (32, 10)))),
@@ -128,29 +163,106 @@ SHELF = {
         tuple(f"{p}{a}" for p in ("none", "post") for a in ("", "+log-n", "+ssmax")),
         (Size(16, 50, 2), Size(64, 5_000, 10), Size(96, 50_000, 20), Size(100, 100_000)),
     ),
-    # stick-breaking needs no positions; asentmax is tried without them, though its authors pair it with NAPE
+    # as published: stick-breaking without positions, asentmax with NAPE
     "remedies-dyck": Entry(
         "Ours: norms x attention x positions on Dyck(2, 3)",
         languages(Dyck(2, 3)),
         (
             *(f"{p}{a}{n}" for p in ("pre", "peri") for a in ("", "+ssmax") for n in ("", "+nope")),
-            *(f"{p}+{a}+nope" for p in ("pre", "peri") for a in ("asentmax", "stick-breaking")),
+            *(f"{p}+{a}" for p in ("pre", "peri") for a in ("asentmax+nape", "stick-breaking")),
         ),
         (Size(2, 10, 2, batch=8), Size(32, 2_000, 5, batch=16), Size(64, 10_000, 10, batch=16), Size(100, 100_000)),
     ),
+    "positions-tomita": Entry("Ours: position encodings on Tomita 3", small(Tomita(3), 100), *POSITIONS),
+    "positions-dyck": Entry(
+        "Ours: position encodings on Dyck(8, 10)", small(Dyck(8, 10), 175, SHORT_VALIDATION), *POSITIONS
+    ),
+    "positions-flip-flop": Entry("Ours: position encodings on flip-flop", small(FlipFlop(), 64), *POSITIONS),
+    "positions-copy": Entry("Ours: position encodings on copying distinct items", copying, *POSITIONS),
 }
 
-STUDIES = {"remedies": ("remedies-sct", "remedies-max", "remedies-dyck")}
-"""Name -> figures that are run one after the other, each in its own directory, and shown together."""
+FAMILIES = {
+    "set-complement": "v=16,train_lengths=[6]",
+    "max-retrieval": "longest=256,items=8192,selection_items=2048",
+    "dyck": "k=2,m=3,train_lengths=[48]",
+    "tomita": "n=3,train_lengths=[48]",
+    "flip-flop": "train_lengths=[32]",
+    "group": "train_lengths=[32]",
+    "regular": "train_lengths=[32]",
+    "counter": "train_lengths=[32]",
+    "shuffle": "train_lengths=[32]",
+    "copy": "v=30,train_lengths=[8]",
+    "sort": "v=30,train_lengths=[8]",
+    "majority": "train_lengths=[12]",
+    "recall": "keys=18,values=8,train_lengths=[6]",
+    "markov": "train_lengths=[32]",
+    "hidden-markov": "train_lengths=[32]",
+    "weighted-complement": "train_lengths=[6]",
+    "game": "train_lengths=[9]",
+    "othello": "board=6,train_lengths=[16]",
+}
+"""Parameters of each family of tasks in the study of all: short lengths."""
+OF_FAMILIES = {
+    "transformer": 'model={kind="transformer",layers=2,d=32,heads=2,d_mlp=64}',
+    "retriever": "model={hidden=32}",
+}
+"""A model for all that read tokens, and one for those that read items."""
+
+
+def _family(kind: str) -> Entry:
+    model = OF_FAMILIES["transformer" if TASKS[kind].reads == "tokens" else "retriever"]
+    return Entry(
+        f"Ours: norms x attention on {kind}",
+        lambda scale: _of_task(f"{kind},{FAMILIES[kind]},{model}", scale),
+        ("pre", "peri", "pre+log-n", "peri+log-n"),
+        (Size(2, 10, 2, batch=8), Size(32, 8_000, 10, batch=16), Size(64, 20_000, 20, batch=32), Size(100, 100_000)),
+    )
+
+
+OF_STUDIES = {f"tasks-{kind}": _family(kind) for kind in FAMILIES}
+"""Entries that are run as a part of a study only, or by their name."""
+STUDIES = {
+    "remedies": ("remedies-sct", "remedies-max", "remedies-dyck"),
+    "positions": ("positions-tomita", "positions-dyck", "positions-flip-flop", "positions-copy"),
+    "tasks": tuple(OF_STUDIES),
+}
+"""Name -> entries that are run one after the other, each in its own directory, and shown together."""
+
+
+OF_A_TASK = (Size(2, 20, 2), Size(32, 5_000, 10, batch=16), Size(64, 20_000, 20, batch=16), Size(100, 100_000))
+"""Sizes of the run of a task by its name."""
 
 
 def take(name: str, scale: str) -> Experiment:
-    """The experiment of a figure at a scale."""
-    if name not in SHELF:
-        raise unknown("figure", name, (*SHELF, *STUDIES))
+    """The experiment of a figure at a scale, or of a task: `flip-flop`, or with its parameters `dyck,k=2,m=3`."""
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
-    entry = SHELF[name]
+    if entry := {**SHELF, **OF_STUDIES}.get(name):
+        return _experiment(name, entry, scale)
+    kind = name.partition(",")[0]
+    if kind not in TASKS and not own.is_own(kind):
+        raise unknown("figure or task", name, (*SHELF, *STUDIES, *TASKS))
+    settings = _of_task(name, scale)
+    entry = Entry(settings[0].task.title, lambda scale: settings, ("pre", "peri"), OF_A_TASK)
+    return _experiment(settings[0].task.name, entry, scale)
+
+
+def _of_task(text: str, scale: str) -> tuple[Setting, ...]:
+    """A task with its usual parameters, training length and tests where none are given."""
+    given = parse_task(text)
+    kind = find_task(own.refer(given["kind"]) if own.is_own(given["kind"]) else given["kind"])
+    names = {field.name for field in fields(kind)}  # pyright: ignore[reportArgumentType]
+    sizes = zip(("sequences", "selection_sequences"), VALIDATION[scale], strict=True)
+    tests = {"test": kind.usual_tests} if kind.usual_tests else {}
+    table = {**{name: n for name, n in sizes if name in names}, **kind.usual_fields, **tests, **given}
+    if "train_lengths" not in table:
+        task = task_of(table)
+        if task.usual_train_length is None and task.longest_input:
+            table["train_lengths"] = [max(1, 3 * task.longest_input // 8)]  # as 3 of 8 in Set Complement
+    return settings_of(table)
+
+
+def _experiment(name: str, entry: Entry, scale: str) -> Experiment:
     size = entry.sizes[SCALES.index(scale)]
     return Experiment(
         name=f"{entry.run or name}-{scale}",

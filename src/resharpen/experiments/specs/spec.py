@@ -6,7 +6,7 @@ import copy
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from itertools import pairwise
@@ -23,6 +23,7 @@ from resharpen.models import MODELS, Model, find_model
 from resharpen.optim import find_optimizer
 from resharpen.optim.hyperparameters import TABLE, Given, Row, draw, narrowed
 from resharpen.optim.schedules import find_schedule
+from resharpen.parts import Parts
 from resharpen.plain import known, shown, typed
 from resharpen.streams import GROUP
 from resharpen.tasks import TASKS, Task, find_task
@@ -82,6 +83,24 @@ class Setting:
         check_fits(self.task, model)
         return model
 
+    def parts_of(self, variant: Variant) -> Parts:
+        """The parts of a variant, checked to have a meaning here; UserError if one has none."""
+        return variant.parts(self.model_of(variant), self.task.longest_input)
+
+
+def labels(settings: Sequence[Setting]) -> dict[str, str]:
+    """What distinguishes settings, for people, by name: `s = 3`; with several tasks `v = 16, s = 3` or `Tomita 3`."""
+    titles = list(dict.fromkeys(setting.task.title for setting in settings))
+    pieces = {title: re.split(r", (?![^(]*\))", title) for title in titles}
+    shared = set.intersection(*map(set, pieces.values())) if len(titles) > 1 else set(pieces[titles[0]])
+    several = len({(setting.task.title, setting.train_length) for setting in settings}) > len(titles)
+    found = {}
+    for setting in settings:
+        differs = [piece for piece in pieces[setting.task.title] if piece not in shared]
+        differs += [f"s = {setting.train_length}"] if several else []
+        found[setting.name] = ", ".join(differs) or setting.task.title
+    return found
+
 
 def adopted(thing: Any, catalog: Mapping[str, type], find: Callable[[str], type]) -> Any:
     """A task or model as it is, or one of a class of the user's that was given as an object: from here on the class
@@ -103,15 +122,16 @@ def usual_model(task: Task) -> Model:
 def check_own_task(task: Task, seed: int, train_length: int) -> None:
     """UserError for a user's task whose validation sets or first minibatch are invalid; once per process."""
     with own.blamed(f"task '{task.name}' failed in your own code"):
-        for use in ("selection", "report"):
-            for piece in task.validation(seed, use).pieces(CHECKED_AT_ONCE // task.vocabulary):
-                task.examples(piece)
+        sets = [(task, "selection"), *((task.tested(test), "report") for test in ("", *task.tests))]
+        for of, use in sets:
+            for piece in of.validation(seed, use).pieces(CHECKED_AT_ONCE // task.vocabulary):
+                of.examples(piece)
         task.batch(streams.key(seed, setting_name(task, train_length), "batch"), 0, 0, task.usual_batch, train_length)
 
 
 @cache
 def check_own_module(task: Task, model: Model, seed: int, train_length: int) -> None:
-    """UserError for a module of the user's own that cannot be trained on a task, before it is. Once a process."""
+    """UserError for a user's module that cannot be trained on a task, before training. Once per process."""
     from resharpen.models.adapter import ModuleModel, check_module
 
     assert isinstance(model, ModuleModel)
@@ -305,8 +325,11 @@ class Experiment:
             is_sum = own.is_own(written) or (said is not None and self._same(said, whole))
             name = sum_name(whole, self.settings[0].model_of(variant)) if is_sum else written
             means = meaning(name)
-            if means is not None and not self._same(means, whole):
-                raise UserError(f"variant '{name}' is built in: choose another name for your own, in [variant.NAME]")
+            # a run that was started before there was a part of that name stays readable
+            older = variant.engine is not None and bool(variant.references())
+            if means is not None and not self._same(means, whole) and not older:
+                how = "in [variant.NAME], or of the function in your file"
+                raise UserError(f"variant '{name}' is built in: choose another name for your own, {how}")
             if name in named:
                 raise UserError(f"variant '{name}' is there twice")
             check_name(name, "name of a variant")
@@ -350,7 +373,7 @@ class Experiment:
             for setting in self.settings:
                 try:
                     model = setting.model_of(variant)
-                    parts = variant.parts(model)
+                    parts = setting.parts_of(variant)
                     weights = self.parameter_count(setting, name)
                     if weights > MOST_WEIGHTS:
                         raise ValueError(f"a model of {weights:,} weights is too large: at most {MOST_WEIGHTS:,}")
@@ -382,13 +405,13 @@ class Experiment:
 
     def parameter_count(self, setting: Setting, variant: str) -> int:
         """How many numbers a model learns."""
-        model = setting.model_of(self.variants[variant])
-        parameters = model.parameters(self.variants[variant].parts(model))
+        chosen = self.variants[variant]
+        parameters = setting.model_of(chosen).parameters(setting.parts_of(chosen))
         return sum(math.prod(map(int, p.shape)) for p in parameters.values())
 
     def usual_rows(self, variant: Variant) -> dict[str, Row]:
         """The default search of a variant: the paper's table, and the rows of its parts."""
-        parts = variant.parts(self.settings[0].model_of(variant))
+        parts = self.settings[0].parts_of(variant)
         schedule, optimizer = find_schedule(variant.schedule), find_optimizer(variant.optimizer)
         return {**TABLE, **optimizer.hyperparameters, **schedule.hyperparameters, **parts.hyperparameters}
 
@@ -425,12 +448,11 @@ class Experiment:
 
     def problem(self, shard: Shard) -> Problem:
         variant = self.variants[shard.variant]
-        model = shard.setting.model_of(variant)
         assert self.batch is not None
         return Problem(
             task=shard.setting.task,
-            model=model,
-            parts=variant.parts(model),
+            model=shard.setting.model_of(variant),
+            parts=shard.setting.parts_of(variant),
             train_length=shard.setting.train_length,
             batch=self.batch,
             steps=self.steps,

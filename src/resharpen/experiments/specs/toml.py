@@ -20,10 +20,9 @@ weight_decay = [1e-6, 1e-2]
 ema_lag = { low = 1.0, high = 1e3, scale = "linear" }    # or change its scale
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
@@ -63,10 +62,43 @@ def read_toml(path: str | Path) -> Experiment:
         raise UserError(f"{path}: {error}") from error
 
 
+def parse_task(text: str) -> dict[str, Any]:
+    """The [task] table of `dyck,k=8,m=10`: a kind, and keys as in a TOML file.
+
+    >>> parse_task("set-complement,v=9,train_lengths=[2,3]")
+    {'kind': 'set-complement', 'v': 9, 'train_lengths': [2, 3]}
+    """
+    kind, *given = re.split(r",(?![^\[{]*[\]}])", text)
+    try:
+        return {"kind": kind, **tomllib.loads("\n".join(given))}
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"task {text}: write KIND,KEY=VALUE,... such as dyck,k=8,m=10 ({error})") from error
+
+
 def from_data(data: Data, base: Path | None = None) -> Experiment:
     """The experiment that a user's data describes; UserError for unknown keys and wrong types. Paths of user code are
     relative to `base`."""
-    return _experiment(data, lambda name: own.refer(name, base) if own.is_own(name) else name, base)
+    return _experiment(data, _from(base), base)
+
+
+def task_of(table: Data) -> Task:
+    """The task of a [task] table of the user's, whatever its training lengths."""
+    try:
+        return _task(table, _from(None), None)
+    except ValueError as error:
+        raise error if isinstance(error, UserError) else UserError(str(error)) from error
+
+
+def settings_of(table: Data) -> tuple[Setting, ...]:
+    """The settings of a [task] table of the user's."""
+    try:
+        return tuple(_settings(table, _from(None)))
+    except ValueError as error:
+        raise error if isinstance(error, UserError) else UserError(str(error)) from error
+
+
+def _from(base: Path | None) -> Refer:
+    return lambda name: own.refer(name, base) if own.is_own(name) else name
 
 
 def from_stored(data: Data, path: Path) -> Experiment:
@@ -156,22 +188,28 @@ def _settings(table: Data, refer: Refer) -> list[Setting]:
     if len({str(length) for length in lengths}) != len(lengths):
         raise UserError(f"train_lengths = {lengths}: a length is given twice")
     lengths = [typed("train_lengths", length, int) for length in lengths]
-    named, kind = "train_lengths" in table, find_task(refer(typed("kind", table.get("kind", SetComplement.kind), str)))
-    known_to_task = {"train_length": max(lengths)} if named and kind.knows_training else {}
-    own_fields = {key: x for key, x in table.items() if key not in ("kind", "train_lengths", "model")}
-    data, further = options.split(kind, {**known_to_task, **own_fields})
-    names = [refer(typed("metrics", name, str)) for name in further.get("metrics", ())]
-    task = kind.from_data(data).with_options(names, further.get("sequences"))
+    named = "train_lengths" in table
+    task = _task(table, refer, max(lengths) if named else None)
     given = table.get("model", {})
     given = {"kind": given} if isinstance(given, str) else typed("task.model", given, dict, "a name or a table")
     model = _model(task, given, refer)
-    # a stored spec has all sizes, also those that nobody named
+    # a stored spec has all sizes, including those the user did not name
     sizes = None if refer is own.stored else tuple(name for name in given if name != "kind")
     if not named:
         if task.usual_train_length is None:
             raise UserError("[task] needs 'train_lengths'")
         lengths = [task.usual_train_length]
     return [Setting(task, length, model, sizes) for length in lengths]
+
+
+def _task(table: Data, refer: Refer, longest: int | None) -> Task:
+    """The task of a [task] table, given its longest training length, if any."""
+    kind = find_task(refer(typed("kind", table.get("kind", SetComplement.kind), str)))
+    known_to_task = {"train_length": longest} if longest is not None and kind.knows_training else {}
+    own_fields = {key: x for key, x in table.items() if key not in ("kind", "train_lengths", "model")}
+    data, further = options.split(kind, {**known_to_task, **own_fields})
+    names = [refer(typed("metrics", name, str)) for name in further.get("metrics", ())]
+    return kind.from_data(data).with_options(names, further.get("sequences"), further.get("test"))
 
 
 def _model(task: Task, table: Data, refer: Refer) -> Model:

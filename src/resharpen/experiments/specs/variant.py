@@ -170,8 +170,9 @@ class Variant:
     def usual_positions(self, model: Model) -> str:
         return "nope" if find_attention(self.attention).orders else type(model).positions
 
-    def parts(self, model: Model) -> Parts:
-        """The parts themselves, checked to have a meaning for the model; UserError if one has none."""
+    def parts(self, model: Model, longest: int | None = None) -> Parts:
+        """The parts themselves, checked to have a meaning for the model; UserError if one has none. `longest` is the
+        task's longest input."""
         whole = self.resolved(model)
         placement, positions = whole.placement, whole.positions
         assert placement is not None
@@ -183,6 +184,7 @@ class Variant:
             find_positions(positions),
             find_dropout(self.dropout),
             tuple((site, find_norm(name)) for site, name in self.norm_at),
+            longest=longest,
         )
         try:
             model.check(found)
@@ -273,12 +275,13 @@ def placement_name(placement: str | Placement | None) -> str:
 
 
 def sum_name(variant: Variant, model: Model) -> str:
-    """What a resolved variant is called if nobody gave it a name: its parts, without those that are usual."""
+    """What a resolved variant is called without a name of its own: its parts, without those that are usual."""
     usual = {"positions": variant.usual_positions(model), **DEFAULTS}
     further = [getattr(variant, name) for name in PARTS[1:] if getattr(variant, name) != usual[name]]
     further += [name for _, name in variant.norm_at]
     network = [variant.model.kind] if variant.model and variant.model.kind else []
-    placement = [] if network and model.is_module else [variant.placement]
+    no_choice = model.is_module or (model.kind in MODELS and len(model.placements) == 1)
+    placement = [] if network and no_choice else [variant.placement]
     return "+".join(own.short(str(x)) for x in (*network, *placement, *further))
 
 
@@ -363,7 +366,9 @@ def from_table(name: str, table: Any, refer: Callable[[str], str]) -> Variant:
     if isinstance(data.get("placement"), dict):
         data["placement"] = _placement(name, data["placement"])
     elif data.get("placement") is not None:
-        typed(f"placement in {where}", data["placement"], str, "a name or a table of positions")
+        typed(
+            f"placement in {where}", data["placement"], str, "a name or a table of sites, such as { block_in = true }"
+        )
     if isinstance(data.get("model"), str):
         data["model"] = {"kind": data["model"]}
     if data.get("model") is not None:

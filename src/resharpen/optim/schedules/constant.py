@@ -1,7 +1,5 @@
 """Warm-up over W steps, then 1: no decay."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from resharpen.optim.schedule import Floats, schedule, warmed_up

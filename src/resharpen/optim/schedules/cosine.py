@@ -3,8 +3,6 @@
 t / W for t <= W, then e + (1 - e) (1 + cos(pi (t - 1 - W) / max(1, T - 1 - W))) / 2.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 t / W for t <= W, then 1 - (1 - e) (t - 1 - W) / max(1, T - 1 - W), with T steps and end multiplier e.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

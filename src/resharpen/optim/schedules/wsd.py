@@ -3,8 +3,6 @@
 Decay begins after step max(W, T - 1 - floor(T / 5)).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

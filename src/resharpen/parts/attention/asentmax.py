@@ -1,7 +1,9 @@
 """entmax((1 + b (log n)^g) e) over n keys, b and g learned functions of the query's x (Vasylenko et al., 2025).
 
-b = softplus(w_b.x), g = 2 tanh(w_g.x), one pair of vectors per head, from 0. Position biases are added unscaled, as in
-the authors' code, which has log(n + 1); here n keys are seen.
+b = softplus(w_b.x + c_b), g = 2 tanh(w_g.x + c_g), one pair of each per head. w and c_g start at 0, c_b at -3: the
+scale starts at 1 + softplus(-3) = 1.05, because from a larger one it often does not train. Position biases are added
+unscaled. The authors pair it with the positions `nape`. Their code has log(n + 1), here n keys are seen, and scales
+only the heads of `nape` that have no bias, here all heads.
 """
 
 from __future__ import annotations
@@ -20,11 +22,17 @@ def scale(p: Any) -> Tensor:
     from torch.nn.functional import softplus
 
     x_MxNx1xQxD = p.x[:, :, None]
-    b, g = softplus(x_MxNx1xQxD @ p.w_b), 2 * (x_MxNx1xQxD @ p.w_g).tanh()
+    b, g = softplus(x_MxNx1xQxD @ p.w_b + p.c_b), 2 * (x_MxNx1xQxD @ p.w_g + p.c_g).tanh()
     # one key has all the weight whatever its scale, and 0^g has no gradient: n = 1 counts as 2
     return 1 + b * p.n.clamp(min=2).log() ** g
 
 
-@attention(scale=scale, w_b=learned("heads", "d", start=0.0), w_g=learned("heads", "d", start=0.0))
+@attention(
+    scale=scale,
+    w_b=learned("heads", "d", start=0.0),
+    c_b=learned("heads", start=-3.0),
+    w_g=learned("heads", "d", start=0.0),
+    c_g=learned("heads", start=0.0),
+)
 def asentmax(e: Tensor, mask: Tensor, p: Any) -> Tensor:
     return masked_entmax(e, mask)

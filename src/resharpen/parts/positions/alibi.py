@@ -15,15 +15,21 @@ if TYPE_CHECKING:
 
 @positions(on="logits")
 def alibi(e: Tensor, p: Any) -> Tensor:
+    return sloped(e, slopes(e))
+
+
+def slopes(e: Tensor) -> Tensor:
+    """m_h of every head."""
     import torch
 
     heads = e.shape[-3]
-    return sloped(e, 2 ** (-8 * torch.arange(1, heads + 1, dtype=e.dtype, device=e.device) / heads))
+    return 2 ** (-8 * torch.arange(1, heads + 1, dtype=e.dtype, device=e.device) / heads)
 
 
-def sloped(e: Tensor, slope_H: Tensor) -> Tensor:
-    """e_ij - m_h (i - j)."""
+def sloped(e: Tensor, slope_H: Tensor, position: Tensor | None = None) -> Tensor:
+    """e_ij - m_h (i - j), or with other positions of the tokens, [..., L], in place of 0, 1, 2, ..."""
     import torch
 
-    position = torch.arange(e.shape[-1], dtype=e.dtype, device=e.device)
-    return e - slope_H[:, None, None] * (position[:, None] - position)
+    if position is None:
+        position = torch.arange(e.shape[-1], dtype=e.dtype, device=e.device)
+    return e - slope_H[:, None, None] * (position[..., :, None] - position[..., None, :])

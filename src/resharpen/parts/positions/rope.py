@@ -27,42 +27,48 @@ def rope(q: Tensor, k: Tensor, p: Any) -> tuple[Tensor, Tensor]:
     return rotated(q), rotated(k)
 
 
-def rotated(x: Tensor) -> Tensor:
-    import torch
-
+def rotated(x: Tensor, base: float = BASE) -> Tensor:
     length, d_head = x.shape[-2:]
     if d_head % 2:
         raise ValueError(f"rope turns pairs: heads need an even width, not {d_head}")
-    cos, sin = rotation(length, d_head, x.dtype, x.device)
+    return turned(x, *rotation(length, d_head, x.dtype, x.device, base))
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Pairs of features turned by the angles with this cosine and sine."""
+    import torch
+
     a, b = x.chunk(2, -1)
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
-def angles(length: int, d_head: int) -> NDArray[np.float64]:
+def angles(length: int, d_head: int, base: float = BASE) -> NDArray[np.float64]:
     """position * base^(-2i / d_head), [L, d_head / 2]; in double, because positions are large."""
-    frequency = BASE ** (-2 * np.arange(d_head // 2) / d_head)
+    frequency = base ** (-2 * np.arange(d_head // 2) / d_head)
     return np.arange(length)[:, None] * frequency
 
 
-def rotation(length: int, d_head: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def rotation(
+    length: int, d_head: int, dtype: torch.dtype, device: torch.device, base: float = BASE
+) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the angles."""
     if length > TABULATED:
-        return _computed(length, d_head, dtype, device)
-    cos, sin = _table(d_head, dtype, device)
+        return _computed(length, d_head, dtype, device, base)
+    cos, sin = _table(d_head, dtype, device, base)
     return cos.narrow(0, 0, length), sin.narrow(0, 0, length)
 
 
 @lru_cache(maxsize=64)
-def _computed(length: int, d_head: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def _computed(length: int, d_head: int, dtype: torch.dtype, device: torch.device, base: float) -> tuple[Tensor, Tensor]:
     import torch
 
-    table = torch.from_numpy(angles(length, d_head))
+    table = torch.from_numpy(angles(length, d_head, base))
     cos, sin = (f(table).to(dtype).to(device) for f in (torch.cos, torch.sin))  # not every device has float64
     return cos, sin
 
 
-def _table(d_head: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    return _computed(TABULATED, d_head, dtype, device)
+def _table(d_head: int, dtype: torch.dtype, device: torch.device, base: float) -> tuple[Tensor, Tensor]:
+    return _computed(TABULATED, d_head, dtype, device, base)
 
 
 # What torch.compiler.assume_constant_result does, but torch is imported only where it is used: without it a compiled

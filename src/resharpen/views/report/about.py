@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from typing import Any
 
-from resharpen.analysis.scores import not_recorded
+from resharpen.analysis.scores import not_recorded, task_of
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.keeping.reference import Reference
@@ -14,9 +15,25 @@ from resharpen.experiments.specs.counts import parameter_counts, side_by_side
 from resharpen.experiments.specs.shelf import SCALES, SHELF, take
 from resharpen.experiments.specs.spec import Experiment, roles
 from resharpen.experiments.specs.toml import differences, to_data
-from resharpen.views.progress import duration
+from resharpen.tasks import TASKS
+from resharpen.words import duration
 
 NOT_RECORDED = "not recorded"
+
+
+EXPLAINED = {
+    "tvd": "TVD: total variation distance from the exact next-token distribution; 0 is perfect, 1 is worst.",
+    "auc": "AUC: how well the model ranks legal above illegal continuations; 1 is perfect, 0.5 a guess.",
+}
+"""Metrics whose label does not explain them."""
+
+
+def task_in_words(run: RunOrReference) -> str:
+    """What the models have to do, and how they are scored: the first line of the task's file."""
+    task = task_of(run)
+    text = sys.modules[type(task).__module__].__doc__ if TASKS.get(task.kind) is type(task) else type(task).__doc__
+    said = [(text or "").strip().split("\n\n")[0].replace("\n", " "), EXPLAINED.get(task.metric, "")]
+    return " ".join(filter(None, said))
 
 
 def about(run: RunOrReference) -> dict[str, Any]:
@@ -42,12 +59,11 @@ def about(run: RunOrReference) -> dict[str, Any]:
     }
     if missing := not_recorded(run):
         facts[NOT_RECORDED] = ", ".join(name.replace("_", " ") for name in missing)
-    for i, (count, provenance) in enumerate(made):
-        piece = f", run {i + 1}" if len(made) > 1 else ""
-        facts |= {f"{name}{piece}": text for name, text in _origin(provenance).items()}
-        facts |= {f"shards{piece}": f"{count:,}"} if piece else {}
+    origins = [{"shards": f"{count:,}", **_origin(provenance)} for count, provenance in made]
+    facts |= _origin(made[0][1]) if len(made) == 1 else {}
     return {
         "facts": facts,
+        "origins": origins if len(origins) > 1 else [],
         "time": time,
         "command": command(run),
         "continue": None if done == shards or isinstance(run, Reference) else run.command,

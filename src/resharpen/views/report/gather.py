@@ -7,6 +7,7 @@ Shapes: M models, H hyperparameters, K metrics, W kinds of weights, L lengths, C
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resharpen.analysis.scores import scored_lengths, scores, task_of
+from resharpen.analysis.scores import lengths_of, scored_lengths, scores, task_of
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.keeping.store import Run
 from resharpen.state import WEIGHTS
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 CURVE_POINTS = 640_000
 """The most checkpoints of all models together; beyond it some are left out, as curves make up most of the file."""
 FINEST = 255
+MISSING = 2**16 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +35,10 @@ class Gathered:
     """The tables of a run; `at` is the index of a model."""
 
     run: RunOrReference
+    tell: Callable[[str], None] = lambda _: None
+    """Hears what is being done, with counts: with many models it takes minutes."""
+    test: str = ""
+    """The further test distribution that values are on; empty for the task itself."""
 
     @cached_property
     def models(self) -> pl.DataFrame:
@@ -45,7 +51,8 @@ class Gathered:
 
     @cached_property
     def lengths(self) -> pl.DataFrame:
-        return scored_lengths(self.run).join(self.models.select("model", "at"), on="model", maintain_order="left")
+        found = scored_lengths(self.run, lengths=lengths_of(self.run, self.test))
+        return found.join(self.models.select("model", "at"), on="model", maintain_order="left")
 
     @cached_property
     def cells(self) -> list[dict[str, Any]]:
@@ -83,9 +90,10 @@ class Gathered:
 
     def arrays(self) -> dict[str, NDArray]:
         """`draw`, `diverged`, `kept` [W, M], `hyper` [H, M]; `mean`, `new` [K, W, M], `value` [K, W, M, L]; the violins
-        (see `_violins`); `score` [W, M, C], `loss` [M, C]."""
+        (see `_violins`); `score` [W, M, C], `loss` [M, C] in sixteen bits, and the ends of each curve."""
         import polars as pl
 
+        self.tell(f"values of {len(self.models):,} models")
         steps = [self.models[f"{which}_best_step"].fill_null(-1).to_numpy() for which in WEIGHTS]
         hyper = [self.models[name].cast(pl.Float32).fill_null(np.nan).to_numpy() for name in self.hyperparameters]
         values = self._values()
@@ -95,7 +103,7 @@ class Gathered:
             "kept": np.stack(steps).astype(np.int32),
             "hyper": np.stack(hyper).astype(np.float32),
             **{name: array.astype(np.float32) for name, array in values.items()},
-            **self._violins(values["mean"], values["value"]),
+            **self._violins(np.concatenate([values["mean"][..., None], values["new"][..., None], values["value"]], -1)),
             **self._curves(),
         }
 
@@ -105,7 +113,7 @@ class Gathered:
         value = np.full((*shape, max(map(len, self.lengths_of.values()))), np.nan)
         column = {(s, x): i for s, lengths in self.lengths_of.items() for i, x in enumerate(lengths)}
         for k, metric in enumerate(self.metrics):
-            placed = scores(self.run, metric=metric).join(self.models.select("model", "at"), on="model")
+            placed = scores(self.run, metric=metric, test=self.test).join(self.models.select("model", "at"), on="model")
             for w, weights in enumerate(WEIGHTS):
                 rows = placed.filter(weights=weights)
                 mean[k, w, rows["at"]], new[k, w, rows["at"]] = (_numbers(rows[c]) for c in ("score", "score_new"))
@@ -114,16 +122,17 @@ class Gathered:
                 value[k, w, rows["at"], columns] = rows["value"]
         return {"mean": mean, "new": new, "value": value}
 
-    def _violins(self, mean_KxWxM: NDArray, value_KxWxMxL: NDArray) -> dict[str, NDArray]:
-        """Violins over all lengths and at each length: their widths, at most 255, `violin` [K, V, W, 1+L, points], and
-        `ends` [K, V, W, 1+L, 4]: smallest and largest value, median, best quantile."""
-        every = np.concatenate([mean_KxWxM[..., None], value_KxWxMxL], axis=-1)
-        shape = len(self.metrics), len(self.cells), len(WEIGHTS), every.shape[-1]
+    def _violins(self, every_KxWxMxX: NDArray) -> dict[str, NDArray]:
+        """Violins over all lengths, over new lengths and at each length, X = 2 + L: their widths, at most 255, `violin`
+        [K, V, W, X, points], and `ends` [K, V, W, X, 4]: smallest and largest value, median, best quantile."""
+        shape = len(self.metrics), len(self.cells), len(WEIGHTS), every_KxWxMxX.shape[-1]
         width, ends = np.zeros((*shape, POINTS), np.uint8), np.full((*shape, 4), np.nan, np.float32)
         metrics = task_of(self.run).metrics
         for k, v, w, x in np.ndindex(shape):
             cell = self.cells[v]
-            values = every[k, w, cell["start"] : cell["start"] + cell["count"], x]
+            if w == x == 0:
+                self.tell(f"densities, {k * len(self.cells) + v:,} of {len(self.metrics) * len(self.cells):,} groups")
+            values = every_KxWxMxX[k, w, cell["start"] : cell["start"] + cell["count"], x]
             if half := half_violin(values, metrics[self.metrics[k]]):
                 density = half.stats["vals"]
                 width[k, v, w, x] = np.rint(FINEST * density / density.max())
@@ -146,6 +155,7 @@ class Gathered:
 
         if not self.checkpoints:
             return {}
+        self.tell(f"curves of {len(self.models):,} models, {len(self.checkpoints)} checkpoints")
         rows = self.run.table("curves").filter(pl.col("step").is_in(self.checkpoints))
         rows = rows.join(self.models.select("model", "at"), on="model", maintain_order="left")
         shape = len(self.models), len(self.checkpoints)
@@ -155,9 +165,27 @@ class Gathered:
             at = of["at"].to_numpy(), np.searchsorted(self.checkpoints, of["step"].to_numpy())
             score[w][at] = _numbers(of["score"])
             loss[at] = _numbers(of["loss"])
-        largest = np.finfo(np.float16).max
-        curves = {"score": score, "loss": loss}
-        return {name: np.clip(x, -largest, largest).astype(np.float16) for name, x in curves.items()}
+        packed = {}
+        for name, values in (("score", score), ("loss", loss)):
+            packed[name], packed[f"{name}-ends"] = sixteen_bits(values)
+        return packed
+
+
+def sixteen_bits(values: NDArray[np.float64]) -> tuple[NDArray[np.uint16], NDArray[np.float32]]:
+    """Curves, along the last axis, as (codes, [lowest, highest]): 0 is the lowest value of a curve, 65,534 the highest,
+    65,535 none. So a curve is as fine as it is drawn, whatever its level.
+
+    >>> codes, ends = sixteen_bits(np.array([[2.0, 2.25, np.nan]]))
+    >>> codes.tolist(), ends.tolist()
+    ([[0, 65534, 65535]], [[2.0, 2.25]])
+    """
+    known = np.isfinite(values)
+    low = np.where(known, values, np.inf).min(-1, keepdims=True)
+    high = np.where(known, values, -np.inf).max(-1, keepdims=True)
+    low, high = (np.where(np.isfinite(low), end, 0.0) for end in (low, high))
+    share = np.where(known, values - low, 0.0) / np.where(high > low, high - low, 1.0)
+    codes = np.where(known, np.rint(share * (MISSING - 1)), MISSING).astype(np.uint16)
+    return codes, np.concatenate([low, high], -1).astype(np.float32)
 
 
 def _numbers(column: pl.Series) -> NDArray[np.float64]:

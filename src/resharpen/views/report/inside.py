@@ -1,4 +1,4 @@
-"""B, D and attention of minimal transformers, one byte per entry; of a sample of models where all would not fit."""
+"""B, D and attention of minimal transformers, sixteen bits per entry; of a sample of models where all would not fit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from resharpen.experiments.keeping.store import Run
 from resharpen.tasks import SetComplement
 from resharpen.views.report.gather import Gathered
 
-ROOM = 1_500_000
+ROOM = 3_000_000
 """Bytes for all matrices of a run: 6,000 models of v = 9."""
-FINEST = 127
+FINEST = 2**15 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class Inside:
     groups: list[dict[str, Any]]
     """The models with v tokens, for each v."""
     arrays: dict[str, NDArray]
-    """`inside-V` [I, 3, V, V], B, D and rows of attention; `scale-V` [I, 3] the value of 127."""
+    """`inside-V` [I, 3, V, V], B, D and rows of attention; `scale-V` [I, 3] the value of 32,767."""
     said: str
     """Which models are included."""
 
@@ -52,7 +52,7 @@ def inside(gathered: Gathered, score_M: NDArray) -> Inside:
         scale = np.abs(matrix).max(axis=(2, 3), initial=0)
         groups.append({"v": v, "models": np.concatenate([at for at, _ in pieces]).tolist()})
         unit = np.where(scale > 0, scale, 1)[..., None, None]
-        arrays[f"inside-{v}"] = np.rint(FINEST * matrix / unit).astype(np.int8)
+        arrays[f"inside-{v}"] = np.rint(FINEST * matrix / unit).astype(np.int16)
         arrays[f"scale-{v}"] = scale.astype(np.float32)
     which = f"{share:.0%} of the models: the best of each violin, and an even sample"
     said = f"B, D and attention are available for {'all models that have weights' if share == 1 else which}."

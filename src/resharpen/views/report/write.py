@@ -5,64 +5,120 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from resharpen.analysis.claims import claims
 from resharpen.analysis.claims.finding import Finding
-from resharpen.analysis.compare import EVERY, compare
-from resharpen.analysis.scores import task_of
+from resharpen.analysis.compare import CHOSEN, EVERY, Comparison, compare
+from resharpen.analysis.headline import described, headline
+from resharpen.analysis.scores import constants, task_of
 from resharpen.analysis.theory.checks import Check
 from resharpen.analysis.verdict import Gain
 from resharpen.errors import UserError
-from resharpen.experiments.keeping.files import write_text
 from resharpen.experiments.keeping.machine import versions
 from resharpen.experiments.keeping.opening import RunOrReference
-from resharpen.views.report.about import about
+from resharpen.experiments.keeping.outputs import write_output
+from resharpen.experiments.specs.spec import Setting
+from resharpen.views.palette import ON_DARK, variant_colors
+from resharpen.views.report.about import about, task_in_words
 from resharpen.views.report.gather import Gathered
 from resharpen.views.report.inside import inside
 from resharpen.views.report.pack import compressed, pack
 
-SCRIPTS = ("data.js", "state.js", "violins.js", "parallel.js", "model.js", "verdicts.js", "compare.js", "page.js")
+SCRIPTS = (
+    "data.js",
+    "state.js",
+    "charts.js",
+    "headline.js",
+    "violins.js",
+    "marks.js",
+    "selection.js",
+    "parallel.js",
+    "model.js",
+    "compare.js",
+    "about.js",
+    "front.js",
+    "address.js",
+    "page.js",
+)
+"""In this order on the page; each registers its panels."""
 
 
-def write_report(runs: Sequence[RunOrReference], path: Path, theory: Sequence[Check] = ()) -> None:
-    """One HTML file of all runs, and of the theory if it was checked; UserError if a run has nothing to show."""
-    write_text(path, report(runs, theory))
+Tell = Callable[[str], None]
 
 
-def report(runs: Sequence[RunOrReference], theory: Sequence[Check] = ()) -> str:
+def write_report(
+    runs: Sequence[RunOrReference],
+    path: Path,
+    theory: Sequence[Check] = (),
+    tell: Tell = lambda _: None,
+    test: str = "",
+) -> None:
+    """One HTML file of all runs, and of the theory if it was checked; UserError if a run has nothing to show. `tell`
+    hears what is being done. With `test` values are those on that test distribution."""
+    write_output(path, report(runs, theory, tell, test).encode("utf-8", "surrogateescape"))
+
+
+def report(
+    runs: Sequence[RunOrReference], theory: Sequence[Check] = (), tell: Tell = lambda _: None, test: str = ""
+) -> str:
     name = runs[0].experiment.name if len(runs) == 1 else f"{len(runs)} runs"
-    script = '"use strict";\n(() => {\n' + "\n".join(_page(file) for file in SCRIPTS) + "\n})();"
+    script = page_script()
     filled = {
         "title": escape(f"{name} - resharpen"),
         "policy": escape(_policy(script, _library().decode())),
         "style": _page("report.css"),
         "theory": _theory(theory),
         "library": _packed_library(),
-        "runs": "\n".join(_block("run", pack(*run_data(run))) for run in runs),
+        "runs": "\n".join(_block("run", _packed(run, tell, test)) for run in runs),
         "script": script,
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda slot: filled[slot[1]], _page("report.html"))
 
 
-def run_data(run: RunOrReference) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(facts, arrays) of one run."""
-    gathered = Gathered(run)
+def page_script() -> str:
+    """All scripts of the page as one, which share their names and nothing with other scripts."""
+    return '"use strict";\n(() => {\n' + "\n".join(_page(file) for file in SCRIPTS) + "\n})();"
+
+
+def _packed(run: RunOrReference, tell: Tell, test: str) -> str:
+    facts, arrays = run_data(run, tell, test)
+    tell(f"{run.experiment.name}: packing {sum(array.nbytes for array in arrays.values()) / 1e6:.0f} MB")
+    return pack(facts, arrays)
+
+
+def run_data(run: RunOrReference, tell: Tell = lambda _: None, test: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
+    """(facts, arrays) of one run. Claims are about the task itself, not about a further test of it."""
+
+    def stage(text: str) -> None:
+        tell(f"{run.experiment.name}: {text}")
+
+    stage("reading tables")
+    gathered = Gathered(run, stage, test)
     arrays = gathered.arrays()
     experiment, task = run.experiment, task_of(run)
     lower_is_better = arrays["mean"][gathered.metrics.index(task.metric), 0] * (1 if task.lower_is_better else -1)
+    stage("matrices")
     opened = inside(gathered, lower_is_better)
+    stage("testing claims")
+    claimed = {"claims": [], "alike": None} if test else claims_data(run)
+    found = _comparison(run, test, stage)
+    colors = variant_colors(experiment.variants)
     facts = {
-        "name": experiment.name,
+        "name": f"{experiment.name}, test {test}" if test else experiment.name,
         "models": len(gathered.models),
         "asked": experiment.models * len(experiment.settings) * len(experiment.variants),
+        "headline": headline(run, found, test),
         "variants": list(experiment.variants),
+        "described": [described(run, variant) for variant in experiment.variants],
+        "colors": [{"light": color, "dark": ON_DARK.get(color, color)} for color in colors.values()],
         "settings": [_setting(setting, gathered) for setting in experiment.settings],
         "metrics": [
             {"name": name, "label": m.label, "lowerIsBetter": m.lower_is_better, "best": m.best_quantile}
@@ -77,24 +133,38 @@ def run_data(run: RunOrReference) -> tuple[dict[str, Any], dict[str, Any]]:
         "inside": opened.groups,
         "insideSaid": opened.said,
         "about": about(run),
+        "task": task_in_words(run),
         "made": ", ".join(f"{library} {version}" for library, version in versions().items()),
-        **claims_data(run),
-        "comparison": comparison_data(run),
+        **claimed,
+        "comparison": found and comparison_data(found),
     }
     return facts, arrays | opened.arrays
 
 
-def _setting(setting: Any, gathered: Gathered) -> dict[str, Any]:
+def _setting(setting: Setting, gathered: Gathered) -> dict[str, Any]:
     described = [setting.task.metrics[name] for name in gathered.metrics]
     return {
         "name": setting.name,
         "title": setting.task.title,
+        "label": f"s = {setting.train_length:,}",
         "trainLength": setting.train_length,
         "lengths": gathered.lengths_of[setting.name],
         "marks": setting.task.marks(setting.train_length),
-        "guess": [metric.guess for metric in described],
+        "guess": [_guess(setting, name, gathered) for name in gathered.metrics],
         "bin": [metric.bin for metric in described],
     }
+
+
+def _guess(setting: Setting, metric: str, gathered: Gathered) -> dict[str, Any] | None:
+    """The best that can be had without looking at the input, at each length and in the mean: of the metric that selects
+    checkpoints, and of those with a declared guess. Of others it would take too long to compute."""
+    task = setting.task
+    if metric != task.metric and task.metrics[metric].guess is None:
+        return None
+    known = constants(gathered.run, metric, [setting.name], gathered.test).get(setting.name, {})
+    at = [known.get(length) for length in gathered.lengths_of[setting.name]]
+    new = [x for length, x in known.items() if length > setting.train_length]
+    return {"at": at, "all": fmean(known.values()), "new": fmean(new) if new else None} if known else None
 
 
 def claims_data(run: RunOrReference) -> dict[str, Any]:
@@ -103,28 +173,39 @@ def claims_data(run: RunOrReference) -> dict[str, Any]:
         return {"claims": [], "alike": None}
     data = [
         {
-            **{name: getattr(claim, name) for name in ("number", "text", "verdict", "lacks")},
-            "findings": [_flat(finding) | {"verdict": finding.verdict} for finding in claim.findings],
+            **{name: getattr(claim, name) for name in ("number", "text", "verdict", "counts", "lacks")},
+            "findings": [
+                _flat(finding) | {"verdict": finding.verdict, "bounded": finding.bounded} for finding in claim.findings
+            ],
         }
         for claim in found
     ]
     return {"claims": data, "alike": found[0].correlation.estimate}
 
 
-def comparison_data(run: RunOrReference) -> dict[str, Any] | None:
+def _comparison(run: RunOrReference, test: str, tell: Tell) -> Comparison | None:
     """All variants against the baseline; None where there is nothing to pair."""
     try:
-        found = compare(run)
+        return compare(run, test=test, tell=tell)
     except UserError:
         return None
+
+
+def comparison_data(found: Comparison) -> dict[str, Any]:
     return {
         "baseline": found.baseline,
         "every": EVERY,
         "label": found.metric.label,
         "margin": found.margin,
-        "sentences": [*found.sentences(), *found.size_warnings()],
+        "chosen": CHOSEN[found.selection],
+        "warnings": found.size_warnings(),
         "headlines": [found.effects.index(effect) for effect in found.headlines()],
-        "effects": [asdict(e) | {"median": _flat(e.median), "best": _flat(e.best)} for e in found.effects],
+        "effects": [
+            asdict(e)
+            | {"median": _flat(e.median), "best": _flat(e.best)}
+            | {"way": e.constant and e.constant.share(e.median.interval.estimate)}
+            for e in found.effects
+        ],
         "bestOf": [asdict(curve) for curve in found.best_of],
         "importance": [asdict(importance) for importance in found.importance],
     }

@@ -63,9 +63,10 @@ std::string contract(int version, const char* measures) {
                {RESHARPEN_FIELD(P, embedding_out), RESHARPEN_FIELD(P, block_in), RESHARPEN_FIELD(P, block_out),
                 RESHARPEN_FIELD(P, residual), RESHARPEN_FIELD(P, unembedding_in), RESHARPEN_FIELD(P, heads_out),
                 RESHARPEN_FIELD(P, queries_keys)});
-    add_struct(text, "Variant", sizeof(Variant),
-               {RESHARPEN_FIELD(Variant, placement), RESHARPEN_FIELD(Variant, attention),
-                RESHARPEN_FIELD(Variant, norm), RESHARPEN_FIELD(Variant, positions)});
+    add_struct(
+        text, "Variant", sizeof(Variant),
+        {RESHARPEN_FIELD(Variant, placement), RESHARPEN_FIELD(Variant, attention), RESHARPEN_FIELD(Variant, norm),
+         RESHARPEN_FIELD(Variant, positions), RESHARPEN_FIELD(Variant, window), RESHARPEN_FIELD(Variant, learned)});
     using A = Training<T>;
     add_struct(text, "Training", sizeof(A),
                {RESHARPEN_FIELD(A, state), RESHARPEN_FIELD(A, diverged_at), RESHARPEN_FIELD(A, loss),

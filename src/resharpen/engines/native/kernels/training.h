@@ -14,15 +14,17 @@ namespace {
 struct Placement {
     bool embedding_out, block_in, block_out, residual, unembedding_in, heads_out, queries_keys;
 };
-RESHARPEN_ENUM(AttentionKind, softmax, log_n, ssmax, adaptive_temperature)
+RESHARPEN_ENUM(AttentionKind, softmax, log_n, ssmax, adaptive_temperature, window, sink)
 RESHARPEN_ENUM(NormFunction, rms, layer)
-RESHARPEN_ENUM(PositionKind, rope, nope, alibi)
+RESHARPEN_ENUM(PositionKind, rope, nope, alibi, t5, kerple, rope_half, rope_500k, sinusoidal, learned)
 
 struct Variant {
     Placement placement;
     AttentionKind attention;
     NormFunction norm;
     PositionKind positions;
+    int32_t window;   // number of keys that a query sees, its own included; 0 for all
+    int32_t learned;  // number of learned positions
 };
 
 // Arrays of floats are aligned to 64 bytes.

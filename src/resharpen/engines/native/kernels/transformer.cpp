@@ -41,7 +41,8 @@ const char* parameters(const Variant* variant) {
     return (text = TransformerLayout(*variant).parameters()).c_str();
 }
 
-// Advance an ensemble by n_steps on the given minibatches, which are concatenated; lengths [steps, n].
+// Advance an ensemble by n_steps on the given minibatches, which are concatenated; lengths [steps, n]. A negative
+// target is none: its place has no loss.
 void train(const Training<float>* a, const float* cosine, const float* sine, const int32_t* inputs,
            const int32_t* targets, const int32_t* lengths, int32_t n, int32_t longest) {
     const FlushSubnormals flush;

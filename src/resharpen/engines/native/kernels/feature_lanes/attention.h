@@ -13,41 +13,56 @@
 
 namespace {
 
-// Modification of the logits e_ij = q_i . k_j / sqrt(d_head) of a head: s log(n) e_ij + slope (j - i), with n = i + 1
-// the number of keys.
+// Modification of the logits e_ij = q_i . k_j / sqrt(d_head) of a head: s log(n) e_ij + bias[i - j], with n = i + 1
+// the number of keys; and a sink, a logit of every query that has no value.
 struct HeadLogits {
-    float slope = 0;
+    const float* bias = nullptr;  // times sqrt(d_head); distances from -15 to a block beyond the last; null for none
     const float* log_n = nullptr;  // of every query and a block more; null for no factor
-    float s = 1;
+    float s = 1;  // also the sink's logit
+};
+
+// Derivatives by the parameters of a head, which are added to.
+struct HeadGradient {
+    double* s;
+    // By q_i . k_j, summed over the blocks of queries b .. b+15 and keys j by b - j, from -15 on; lane l has the
+    // distance b - j + l. Null if the bias is not learned.
+    f32x16* bias;
 };
 
 // A head's features are padded to K columns; rows of q, k, v are STRIDE apart, rows of outputs OUT.
 template <int K, int STRIDE, int OUT>
 class Attention {
   public:
-    // `scale` multiplies the logits q . k.
-    Attention(int longest, float scale) : scale(scale), scratch(longest + 1) {}
+    // `scale` multiplies the logits q . k. A query sees `window` keys, its own the last; INT_MAX for all.
+    Attention(int longest, float scale, int window, bool sink)
+        : scale(scale), window(window), sink(sink), scratch(longest + 2) {}
 
-    // Number of vectors that `forward` keeps for `backward`: per block a weight per key, and the inverse sums.
-    static std::size_t kept(int length, int from) {
+    // Number of vectors that `forward` keeps for `backward`: per block a weight per key, the inverse sums, and the
+    // weights of the sink.
+    std::size_t kept(int length, int from) const {
         std::size_t n = 0;
-        for (; length > from; length -= kLanes) n += length + 1;
+        for (int end = length; end > from; end -= kLanes) n += end - first_key(std::max(from, end - kLanes)) + 1 + sink;
         return n;
     }
 
     // Outputs of the queries from .. length-1. Keeps weights in `keep` unless null; returns its end.
     f32x16* forward(int length, int from, const float* q, const float* k, const float* v, float* out, f32x16* keep,
-                    HeadLogits head = {}) {
+                    HeadLogits head) {
         for (int end = length; end > from; end -= kLanes) {
-            const int begin = std::max(from, end - kLanes), n = end - begin;
+            const int begin = std::max(from, end - kLanes), n = end - begin, first = first_key(begin),
+                      keys = end - first;
             f32x16* e = keep ? keep : scratch.data();
-            times_transposed(end, k, q + begin * STRIDE, STRIDE, e, head.log_n ? head.log_n + begin : nullptr, head.s);
-            for (int key = 0; head.slope != 0 && key < end; key++) e[key] += broadcast(slope_at(key, end, head));
-            e[end] = softmax(e, begin, end);
-            float *o = out + begin * OUT, *inverse = floats(e + end);
-            gemm(n, end, K / kLanes, weights(e).transposed(), row_major(v, STRIDE), o, OUT);
+            times_transposed(keys, k + first * STRIDE, q + begin * STRIDE, STRIDE, e,
+                             head.log_n ? head.log_n + begin : nullptr, head.s);
+            if (head.bias)
+                for (int key = 0; key < keys; key++) e[key] += load(head.bias + begin - first - key);
+            hide(e, begin - first, keys, -INFINITY);
+            softmax(e, begin - first, keys, head.s);
+            hide(e, begin - first, keys, 0);
+            float *o = out + begin * OUT, *inverse = floats(e + keys);
+            gemm(n, keys, K / kLanes, weights(e).transposed(), row_major(v + first * STRIDE, STRIDE), o, OUT);
             for (int i = 0; i < n; i++, o += OUT) multiply(inverse[i], o, o);
-            if (keep) keep += end + 1;
+            if (keep) keep += keys + 1 + sink;
         }
         return keep;
     }
@@ -55,45 +70,74 @@ class Attention {
     // Writes dq of these queries, and dk, dv of all keys, in rows like those of q, k, v; returns the end of what was
     // kept. With unnormalized weights e, and dO divided by their sum instead:
     //     dE = dO V^T     dS = scale e (dE - inverse sum_j e dE)     dQ = dS K     dK = dS^T Q     dV = e^T dO
-    // A factor of the logits is applied to dQ, and to Q for dK, instead of to every dS; d_s is added to.
+    // A factor of the logits is applied to dQ, and to Q for dK, instead of to every dS.
     const f32x16* backward(int length, int from, const float* q, const float* k, const float* v, const float* d_out,
-                           const f32x16* e, float* dq, float* dk, float* dv, HeadLogits head = {},
-                           double* d_s = nullptr) {
+                           const f32x16* e, float* dq, float* dk, float* dv, HeadLogits head, HeadGradient gradient) {
         f32x16* d = scratch.data();
-        for (int end = length; end > from; e += end + 1, end -= kLanes) {
-            const int begin = std::max(from, end - kLanes), n = end - begin;
-            const float *q_block = q + begin * STRIDE, *inverse = floats(e + end);
+        int written = length;  // keys from here on have derivatives of a later block
+        for (int end = length; end > from; end -= kLanes) {
+            const int begin = std::max(from, end - kLanes), n = end - begin, first = first_key(begin),
+                      keys = end - first;
+            const float *q_block = q + begin * STRIDE, *inverse = floats(e + keys);
             for (int i = 0; i < n; i++) multiply(inverse[i], d_out + (begin + i) * OUT, d_o + i * K);
-            times_transposed(end, v, d_o, K, d, nullptr, 1);
-            softmax_backward(e, d, end);
-            gemm(n, end, K / kLanes, weights(d).transposed(), row_major(k, STRIDE), dq + begin * STRIDE, STRIDE);
-            if (head.log_n) multiply_backward(n, begin, q_block, dq + begin * STRIDE, head, *d_s);
-            const bool add = end < length;
-            if (n < kLanes) {
-                const Right q_right = head.log_n ? row_major(multiplied, K) : row_major(q_block, STRIDE);
-                gemm(end, n, K / kLanes, weights(d), q_right, dk, STRIDE, add);
-                gemm(end, n, K / kLanes, weights(e), row_major(d_o, K), dv, STRIDE, add);
-                continue;
-            }
-            for (int j = 0; j < K; j += kLanes) {
-                if (head.log_n)
-                    thin_gemm<kLanes, K, STRIDE>(end, floats(d), multiplied + j, dk + j, add);
-                else
-                    thin_gemm<kLanes, STRIDE, STRIDE>(end, floats(d), q_block + j, dk + j, add);
-                thin_gemm<kLanes, K, STRIDE>(end, floats(e), d_o + j, dv + j, add);
-            }
+            times_transposed(keys, v + first * STRIDE, d_o, K, d, nullptr, 1);
+            const f32x16 mean = softmax_backward(e, d, keys);
+            if (sink) *gradient.s -= horizontal_sum(first_lanes(n, e[keys + 1] * mean, 0));
+            if (gradient.bias) add_by_distance(d, begin - first, n, keys, gradient.bias);
+            gemm(n, keys, K / kLanes, weights(d).transposed(), row_major(k + first * STRIDE, STRIDE),
+                 dq + begin * STRIDE, STRIDE);
+            if (head.log_n) multiply_backward(n, begin, q_block, dq + begin * STRIDE, head, *gradient.s);
+            const int fresh = std::min(written, end) - first;
+            keys_backward(0, fresh, n, q_block, e, dk + first * STRIDE, dv + first * STRIDE, head, false);
+            keys_backward(fresh, keys, n, q_block, e, dk + first * STRIDE, dv + first * STRIDE, head, true);
+            written = first, e += keys + 1 + sink;
         }
+        for (int key = 0; key < written; key++)  // out of all windows
+            for (int j = 0; j < K; j += kLanes)
+                store(dk + key * STRIDE + j, broadcast(0)), store(dv + key * STRIDE + j, broadcast(0));
         return e;
     }
 
   private:
     float scale;
+    int window;
+    bool sink;
     std::vector<f32x16> scratch;
     alignas(64) float block_t[K * kLanes], d_o[kLanes * K], multiplied[kLanes * K];
 
     static float* floats(f32x16* x) { return reinterpret_cast<float*>(x); }
     static const float* floats(const f32x16* x) { return reinterpret_cast<const float*>(x); }
     static Left weights(const f32x16* e) { return {floats(e), kLanes, 1}; }
+
+    // The first key that a query from `begin` on sees.
+    int first_key(int begin) const { return std::max(0, begin - (window - 1)); }
+
+    // Replaces x of the keys that are out of the window of a query; `begin` is relative to the first key.
+    void hide(f32x16* x, int begin, int keys, float other) const {
+        for (int key = 0; key < std::min(keys, begin - window + kLanes); key++)
+            x[key] = first_lanes(key + window - begin, x[key], other);
+    }
+
+    // Derivatives by some keys and values of a block: written, or added.
+    void keys_backward(int from, int to, int n, const float* q_block, const f32x16* e, float* dk, float* dv,
+                       HeadLogits head, bool add) {
+        if (from == to) return;
+        const f32x16* d = scratch.data() + from;
+        e += from, dk += from * STRIDE, dv += from * STRIDE;
+        if (n < kLanes) {
+            const Right q_right = head.log_n ? row_major(multiplied, K) : row_major(q_block, STRIDE);
+            gemm(to - from, n, K / kLanes, weights(d), q_right, dk, STRIDE, add);
+            gemm(to - from, n, K / kLanes, weights(e), row_major(d_o, K), dv, STRIDE, add);
+            return;
+        }
+        for (int j = 0; j < K; j += kLanes) {
+            if (head.log_n)
+                thin_gemm<kLanes, K, STRIDE>(to - from, floats(d), multiplied + j, dk + j, add);
+            else
+                thin_gemm<kLanes, STRIDE, STRIDE>(to - from, floats(d), q_block + j, dk + j, add);
+            thin_gemm<kLanes, K, STRIDE>(to - from, floats(e), d_o + j, dv + j, add);
+        }
+    }
 
     // y = x block^T for `keys` rows x and a block of queries, each times s log(n) if log_n is not null. Behind an
     // incomplete block there are always fifteen readable rows.
@@ -108,9 +152,14 @@ class Attention {
         }
     }
 
-    // slope (j - end) for the key j, which differs from slope (j - i) by the same amount for all keys of a query.
-    // Divided by the scale, which is applied later.
-    float slope_at(int key, int end, HeadLogits head) const { return head.slope / scale * float(key - end); }
+    // The lanes behind an incomplete block may be anything, even NaN.
+    static void add_by_distance(const f32x16* d, int begin, int n, int keys, f32x16* sums) {
+        f32x16* sum = sums + begin + kLanes - 1;
+        if (n < kLanes)
+            for (int key = 0; key < keys; key++) sum[-key] += first_lanes(n, d[key], 0);
+        else
+            for (int key = 0; key < keys; key++) sum[-key] += d[key];
+    }
 
     // Applies the factor to dq, and writes q times the factor to `multiplied`. The derivative by the factor is sum_j
     // dS_ij q_i . k_j = q_i . dq_i.
@@ -127,21 +176,25 @@ class Attention {
         for (int j = 0; j < K; j += kLanes) store(y + j, a * load(x + j));
     }
 
-    // Replaces logits s by exp(scale (s - max)), 0 for keys after the query; returns the inverse sums.
-    f32x16 softmax(f32x16* s, int begin, int end) {
-        f32x16 top = fold(begin + 1, broadcast(-INFINITY), max, [&](int key) { return s[key]; });
-        for (int key = begin + 1; key < end; key++) top = max(top, lanes_from(key - begin, s[key], -INFINITY));
-        auto e = [&](int key) { return exp2_below((scale * kLog2E) * (s[key] - top)); };
-        f32x16 sum = fold(begin + 1, broadcast(0), plus, [&](int key) { return s[key] = e(key); });
-        for (int key = begin + 1; key < end; key++) sum += s[key] = lanes_from(key - begin, e(key), 0);
-        return broadcast(1) / sum;
+    // Replaces logits x by exp(scale (x - max)), 0 for keys after the query, and appends the inverse sums; and with a
+    // sink of the logit s, which counts in both, its weights.
+    void softmax(f32x16* x, int begin, int end, float s) {
+        f32x16 top = fold(begin + 1, broadcast(-INFINITY), max, [&](int key) { return x[key]; });
+        for (int key = begin + 1; key < end; key++) top = max(top, lanes_from(key - begin, x[key], -INFINITY));
+        if (sink) top = max(top, broadcast(s / scale));
+        auto e = [&](f32x16 logit) { return exp2_below((scale * kLog2E) * (logit - top)); };
+        f32x16 sum = fold(begin + 1, broadcast(0), plus, [&](int key) { return x[key] = e(x[key]); });
+        for (int key = begin + 1; key < end; key++) sum += x[key] = lanes_from(key - begin, e(x[key]), 0);
+        if (sink) sum += x[end + 1] = e(broadcast(s / scale));
+        x[end] = broadcast(1) / sum;
     }
 
     // The mean of dE is computed from these numbers and not as dO . O, so that the differences sum to zero, and are
-    // zero for a single key.
-    void softmax_backward(const f32x16* e, f32x16* d, int end) {
+    // zero for a single key. Returns it.
+    f32x16 softmax_backward(const f32x16* e, f32x16* d, int end) {
         const f32x16 mean = e[end] * fold(end, broadcast(0), plus, [&](int key) { return e[key] * d[key]; });
         for (int key = 0; key < end; key++) d[key] = scale * e[key] * (d[key] - mean);
+        return mean;
     }
 
     static RESHARPEN_INLINE f32x16 plus(f32x16 a, f32x16 b) { return a + b; }

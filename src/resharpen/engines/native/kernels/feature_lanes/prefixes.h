@@ -7,7 +7,7 @@
 
 namespace {
 
-// Concatenated sequences; position 0 of each is BOS.
+// Concatenated sequences. A negative target is none: its place has no loss, but is read by those that follow.
 struct Ragged {
     const int32_t *inputs, *targets, *lengths;
     int n;
@@ -40,7 +40,12 @@ class Branches {
 
     // Add the targets of the last sequence.
     void want(const int32_t* targets) {
-        for (int row : path) wanted.push_back({*targets++, first[row]}), first[row] = int(wanted.size()) - 1;
+        for (int row : path) {
+            const int32_t target = *targets++;
+            if (target < 0) continue;
+            wanted.push_back({target, first[row]});
+            first[row] = int(wanted.size()) - 1;
+        }
     }
 
     // Calls f(target) for all targets of a row; returns their number.
@@ -81,15 +86,18 @@ class Alphabetical {
         int length, shared;
     };
     std::vector<Sequence> all;
-    int tokens = 0;
+    int targets = 0;  // of all sequences
 
     explicit Alphabetical(const Ragged& batch) {
+        int tokens = 0;
         for (int i = 0; i < batch.n; tokens += batch.lengths[i++])
-            all.push_back({batch.inputs + tokens, batch.targets + tokens, batch.lengths[i], 0});
+            if (batch.lengths[i] > 0)  // else none of its places is trained
+                all.push_back({batch.inputs + tokens, batch.targets + tokens, batch.lengths[i], 0});
+        targets = int(std::count_if(batch.targets, batch.targets + tokens, [](int32_t target) { return target >= 0; }));
         std::stable_sort(all.begin(), all.end(), [](const Sequence& a, const Sequence& b) {
             return std::lexicographical_compare(a.inputs, a.inputs + a.length, b.inputs, b.inputs + b.length);
         });
-        for (int i = 1; i < batch.n; i++) {
+        for (std::size_t i = 1; i < all.size(); i++) {
             const Sequence &a = all[i - 1], &b = all[i];
             all[i].shared =
                 int(std::mismatch(b.inputs, b.inputs + std::min(a.length, b.length), a.inputs).first - b.inputs);

@@ -5,7 +5,7 @@
 // cache, and within these rows in chunks. Forward and backward of a shared prefix are computed once. All products are
 // `gemm`, with weights (and transposed weights for the backward) packed into panels once per step. Up to q, k, v of the
 // first layer before the rotation, a row depends on its token alone and is computed once per token; so is its backward,
-// on sums by token.
+// on sums by token; unless positions are added to the embedding.
 #pragma once
 
 #include <algorithm>
@@ -24,12 +24,12 @@ inline bool take(const Alphabetical::Sequence& s, Branches& branches) {
     return true;
 }
 
-// Writes the gradient of the mean negative log likelihood, and returns the latter.
+// Writes the gradient of the mean negative log likelihood over all targets of a minibatch, and returns the latter.
 inline double gradient_of(Transformer& m, const Ragged& batch, const float* theta, float epsilon, float* gradient) {
     prepare(m, theta, epsilon, true);
     m.grads.theta = gradient;
     std::memset(gradient, 0, sizeof(float) * m.setup.layout.size);
-    for (Block& b : m.acts.blocks) clear(b.d_ssmax);
+    for (Block& b : m.acts.blocks) clear(b.d_s), b.bias.clear_sums();
     const Alphabetical sorted(batch);
     double loss = 0;
     for (auto s = sorted.all.begin(); s != sorted.all.end();) {
@@ -37,15 +37,16 @@ inline double gradient_of(Transformer& m, const Ragged& batch, const float* thet
         while (s != sorted.all.end() && take(*s, m.branches)) s++;
         make_room(m.branches, m.acts);
         forward(m, 0);
-        loss += loss_backward(m, 1.0f / float(sorted.tokens));
+        loss += loss_backward(m, 1.0f / float(sorted.targets));
         backward(m);
     }
     tokens_backward(m.setup, m.weights, m.by_token, gradient);
-    if (m.setup.attention_kind == AttentionKind::ssmax)
-        for (int l = 0; l < LAYERS; l++)
-            for (int head = 0; head < HEADS; head++)
-                gradient[m.acts.blocks[2 * l].at.ssmax + head] = float(m.acts.blocks[2 * l].d_ssmax[head]);
-    return loss / sorted.tokens;
+    for (int l = 0; l < LAYERS; l++) {
+        Block& b = m.acts.blocks[2 * l];
+        for (int head = 0; b.at.s >= 0 && head < HEADS; head++) gradient[b.at.s + head] = float(b.d_s[head]);
+        b.bias.backward(b.at, theta, gradient);
+    }
+    return loss / sorted.targets;
 }
 
 // At the scored positions of a sequence: TVD against p_star [scored, V], the logit of the marked token, if any, and all

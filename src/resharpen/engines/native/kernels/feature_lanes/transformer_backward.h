@@ -158,7 +158,8 @@ inline void attend_backward(const Setup& setup, const Weights& weights, Branches
         float* dq = s.shared == 0 ? at(grads.wide, s.row, QS) : at(grads.gathered, 0, QS);
         for (int head = 0; head < HEADS; head++, q += HP, d_out += HP, dq += HP)
             kept = acts.attention.backward(s.length, s.shared, q, q + AP, q + 2 * AP, d_out, kept, dq, dq + AP,
-                                           dq + 2 * AP, logits_of(setup, weights, b, head), &b.d_ssmax[head]);
+                                           dq + 2 * AP, logits_of(setup, weights, b, head),
+                                           {&b.d_s[head], b.bias.sums(head)});
         if (s.shared > 0) scatter(s, path, grads);
     });
 }
@@ -180,9 +181,38 @@ inline void sum_by_token(const Branches& branches, Gradients& grads, int begin, 
     if ((by_token.n_few += n) >= kFewTokens) add_few(by_token);
 }
 
+// From the derivative by the stream: the embedding's norm, positions, and sums by token.
+inline void embed_backward(const Setup& setup, const Weights& weights, const Branches& branches, Activations& acts,
+                           int begin, int n, Gradients& grads, ByToken& by_token) {
+    f32x16 d[DN];
+    StreamNorm::Sum d_gain;
+    for (int i = begin; i < begin + n; i++) {
+        load_row(at(grads.x, i, DP), d);
+        if (setup.placement.embedding_out)
+            weights.norm.backward(at(acts.embedded, i, DP), weights.theta + setup.layout.embedding_out,
+                                  acts.r_embedded[i], d, d_gain.next());
+        const int p = branches.position[i];
+        add_row(by_token.few_x + branches.tokens[i] * DP, d);
+        if (setup.layout.learned >= 0) add_row(grads.theta + setup.layout.learned + p * DP, d);
+        if (setup.layout.waves >= 0) {
+            f32x16 along = broadcast(0);
+            for (int j = 0; j < DN; j++) along += d[j] * load(&setup.waves[p * DP + j * kLanes]);
+            by_token.d_waves += horizontal_sum(along);
+        }
+    }
+    if (setup.placement.embedding_out)
+        d_gain.add_to(grads.theta + setup.layout.embedding_out, weights.norm.parameters());
+    if ((by_token.n_few += n) >= kFewTokens) add_few(by_token);
+}
+
 // From sums over the minibatch: backward of q, k, v of the first layer, its norm, the embedding's norm, the embedding.
 inline void tokens_backward(const Setup& setup, const Weights& weights, ByToken& by_token, float* gradient) {
     add_few(by_token);
+    if (setup.on_embedding()) {
+        std::memcpy(gradient, by_token.d_x, sizeof by_token.d_x);
+        if (setup.layout.waves >= 0) gradient[setup.layout.waves] = float(by_token.d_waves);
+        return;
+    }
     if (setup.placement.queries_keys)
         queries_keys_backward(weights, setup.layout.blocks[0], V, by_token.before_norm, by_token.r_head, by_token.d_qkv,
                               QP, gradient);
@@ -230,7 +260,7 @@ inline void backward(Transformer& m) {
         attend_backward(setup, weights, branches, a, acts, grads);
         chunks(0, branches.rows(), [&](int i, int n) {
             rotate(setup, branches, grads.wide, i, n, -1);
-            if (l == 0) return sum_by_token(branches, grads, i, n, by_token);
+            if (l == 0 && !setup.on_embedding()) return sum_by_token(branches, grads, i, n, by_token);
             if (setup.placement.queries_keys)
                 queries_keys_backward(weights, a.at, n, at(a.before_norm, i, 2 * AP), &a.r_head[i * 2 * HEADS],
                                       at(grads.wide, i, QS), QS, grads.theta);
@@ -238,6 +268,7 @@ inline void backward(Transformer& m) {
             gemm(DP, n, QP / kLanes, Left{h, DP, 1}.transposed(), row_major(d, QS), w + kQKV, QP, true);
             gemm(n, QP, DN, {d, QS, 1}, weights.qkv[l].transposed(), at(grads.h, i, DP), DP);
             block_input_backward(setup, weights, a, i, n, grads);
+            if (l == 0) embed_backward(setup, weights, branches, acts, i, n, grads, by_token);
         });
     }
 }

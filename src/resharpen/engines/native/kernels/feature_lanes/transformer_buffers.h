@@ -1,18 +1,20 @@
 // The transformer: its weights in panels, its activations and their gradients; transformer.h says how it works.
 #pragma once
 
+#include <climits>
 #include <memory>
 #include <vector>
 
 #include "attention.h"
+#include "biases.h"
 #include "gelu.h"
 #include "prefixes.h"
-#include "transformer_layout.h"
 
 namespace {
 
+// Of the angles of RoPE [positions, pairs of features of a head], or of sinusoidal positions [positions, half of D].
 struct Rotation {
-    const float *cosine, *sine;  // [positions, half a head]
+    const float *cosine, *sine;
 };
 
 constexpr int kChunk = 128;     // rows at a time
@@ -34,18 +36,29 @@ using HeadNorm = RowNorm<HP / kLanes, HP, kHead>;   // of q or k of one
 struct Setup {
     TransformerLayout layout;
     Placement placement;
-    AttentionKind attention_kind;
     PositionKind position_kind;
     Rotation rotation;
-    std::vector<float> log_n;  // of 1, 2, ..
+    std::vector<float> log_n;  // of 1, 2, ..; empty for no factor
+    std::vector<float> waves;  // sinusoidal positions [positions, DP]
+    int window, longest;
     std::size_t rows;
 
     Setup(Variant variant, Rotation rotation, int longest, bool for_training)
-        : layout(variant), placement(variant.placement), attention_kind(variant.attention),
-          position_kind(variant.positions), rotation(rotation),
+        : layout(variant), placement(variant.placement), position_kind(variant.positions), rotation(rotation),
+          window(variant.window > 0 ? variant.window : INT_MAX), longest(longest),
           rows(std::max(longest, for_training ? kFamily : 0) + kLanes) {
-        if (attention_kind != AttentionKind::softmax)
+        if (variant.attention == AttentionKind::log_n || variant.attention == AttentionKind::ssmax)
             for (int n = 1; n <= longest + kLanes; n++) log_n.push_back(float(std::log(double(n))));
+        if (position_kind != PositionKind::sinusoidal) return;
+        waves.resize(longest * DP);
+        for (int p = 0; p < longest; p++)
+            for (int i = 0; i < D; i++)
+                waves[p * DP + i] = (i % 2 ? rotation.cosine : rotation.sine)[p * ((D + 1) / 2) + i / 2];
+    }
+
+    // Whether positions are added to the embedding: then rows depend on more than the token.
+    bool on_embedding() const {
+        return position_kind == PositionKind::sinusoidal || position_kind == PositionKind::learned;
     }
 };
 
@@ -104,10 +117,12 @@ struct Block {
     // Of attention, for training. Not zeroed, because few sequences have the maximum length.
     std::unique_ptr<f32x16[]> kept;
     TransformerLayout::Block at;  // its parameters
-    double d_ssmax[HEADS];
+    double d_s[HEADS];
+    DistanceBias bias;
 
     void allocate(const Setup& setup, bool is_mlp) {
         const std::size_t rows = setup.rows;
+        if (!is_mlp) bias.allocate(setup.position_kind, setup.longest);
         for (auto* each : {&x, &h, &y, &s}) each->resize(rows * DN);
         wide.resize(rows * (is_mlp ? FS : QS) / kLanes);
         if (is_mlp)
@@ -123,17 +138,18 @@ struct Block {
 
 struct Activations {
     Block blocks[BLOCKS];
-    std::vector<f32x16> last, final, logits;
-    std::vector<float> r_final;
+    std::vector<f32x16> embedded, last, final, logits;  // embedded: with positions, before its norm
+    std::vector<float> r_embedded, r_final;
     Attention<HP, QS, AP> attention;
     std::vector<f32x16> gathered;  // q, k, v of a sequence with a shared prefix
     std::size_t n_kept = 0;
 
     Activations(const Setup& setup, int longest, bool for_training)
-        : attention(longest, 1.0f / std::sqrt(float(kHead))) {
+        : attention(longest, 1.0f / std::sqrt(float(kHead)), setup.window, setup.layout.sink) {
         for (int i = 0; i < BLOCKS; i++) blocks[i].at = setup.layout.blocks[i], blocks[i].allocate(setup, i % 2 == 1);
         for (auto* x : {&last, &final}) x->resize(setup.rows * DN);
         logits.resize(setup.rows * VP / kLanes), r_final.resize(setup.rows);
+        if (setup.on_embedding()) embedded.resize(setup.rows * DN), r_embedded.resize(setup.rows);
         if (for_training) gathered.resize((longest + kLanes) * QS / kLanes);
     }
 };
@@ -157,6 +173,7 @@ struct ByToken {
     alignas(64) float few_x[V * DP], few_qkv[V * QP];  // partial sums, to be added to d_x and d_qkv
     float r_x[V], r_h[V];
     int n_few;
+    double d_waves;  // by the factor of sinusoidal positions
 };
 
 // The working memory of the kernel.

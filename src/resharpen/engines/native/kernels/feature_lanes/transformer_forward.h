@@ -35,8 +35,26 @@ inline void tokens_forward(const Setup& setup, const Weights& weights, ByToken& 
         for (int t = 0; t < V; t++)
             norm_queries_keys(weights, setup.layout.blocks[0], by_token.qkv + t * QP, by_token.before_norm + t * 2 * AP,
                               by_token.r_head + t * 2 * HEADS);
-    by_token.n_few = 0;
+    by_token.n_few = 0, by_token.d_waves = 0;
     clear(by_token.d_x), clear(by_token.few_x), clear(by_token.d_qkv), clear(by_token.few_qkv);
+}
+
+// The stream of every row, with positions added to the embedding.
+inline void embed(const Setup& setup, const Weights& weights, const Branches& branches, Activations& acts) {
+    for (int i = 0; i < branches.rows(); i++) {
+        f32x16 row[DN];
+        load_row(weights.theta + branches.tokens[i] * DP, row);
+        const int p = branches.position[i];
+        if (setup.layout.learned >= 0)
+            for (int j = 0; j < DN; j++) row[j] += load(weights.theta + setup.layout.learned + p * DP + j * kLanes);
+        if (setup.layout.waves >= 0)
+            for (int j = 0; j < DN; j++)
+                row[j] += weights.theta[setup.layout.waves] * load(&setup.waves[p * DP + j * kLanes]);
+        store_row(at(acts.embedded, i, DP), row);
+        if (setup.placement.embedding_out)
+            acts.r_embedded[i] = weights.norm.forward(row, weights.theta + setup.layout.embedding_out);
+        store_row(at(acts.blocks[0].x, i, DP), row);
+    }
 }
 
 inline void prepare(Transformer& m, const float* theta, float epsilon, bool for_training) {
@@ -49,6 +67,7 @@ inline void prepare(Transformer& m, const float* theta, float epsilon, bool for_
         weights.w_1[l].pack(w + kW1, for_training), weights.w_2[l].pack(w + kW2, for_training);
     }
     weights.u.pack(theta + kU, for_training);
+    for (int l = 0; l < LAYERS; l++) m.acts.blocks[2 * l].bias.fill(m.setup.layout.blocks[2 * l], theta);
     tokens_forward(m.setup, weights, m.by_token);
 }
 
@@ -95,11 +114,11 @@ inline void block_output(const Setup& setup, const Weights& weights, Block& b, i
     }
 }
 
-// Rotate the pairs (x_i, x_{i + half}) of every head of q and k by their position; backward with sign = -1.
-inline void rotate(const Setup& setup, const Branches& branches, std::vector<f32x16>& wide, int begin, int n,
-                   float sign) {
-    if (setup.position_kind != PositionKind::rope) return;
-    constexpr int kSome = std::max(1, std::min(kHalf & -kHalf, kLanes));  // a divisor of half a head
+// Rotate the pairs (x_i, x_{i + PAIRS}), i < PAIRS, of every head of q and k by their position.
+template <int PAIRS>
+void rotate_pairs(const Rotation& rotation, const Branches& branches, std::vector<f32x16>& wide, int begin, int n,
+                  float sign) {
+    constexpr int kSome = std::max(1, std::min(PAIRS & -PAIRS, kLanes));  // a divisor of the pairs
     typedef float Some __attribute__((vector_size(4 * kSome)));
     auto some = [](const float* x) {
         Some y;
@@ -108,18 +127,27 @@ inline void rotate(const Setup& setup, const Branches& branches, std::vector<f32
     };
     auto put = [](float* x, Some y) { std::memcpy(x, &y, sizeof y); };
     for (int i = begin; i < begin + n; i++) {
-        const float *cosine = setup.rotation.cosine + branches.position[i] * kHalf,
-                    *sine = setup.rotation.sine + branches.position[i] * kHalf;
-        for (int j = 0; j < kHalf; j += kSome) {
+        const float *cosine = rotation.cosine + branches.position[i] * PAIRS,
+                    *sine = rotation.sine + branches.position[i] * PAIRS;
+        for (int j = 0; j < PAIRS; j += kSome) {
             const Some c = some(cosine + j), s = sign * some(sine + j);
             float* x = at(wide, i, QS) + j;
             for (int head = 0; head < 2 * HEADS; head++, x += HP) {
-                const Some a = some(x), b = some(x + kHalf);
+                const Some a = some(x), b = some(x + PAIRS);
                 put(x, a * c - b * s);
-                put(x + kHalf, b * c + a * s);
+                put(x + PAIRS, b * c + a * s);
             }
         }
     }
+}
+
+// Rotate all features of every head, or the first half; backward with sign = -1.
+inline void rotate(const Setup& setup, const Branches& branches, std::vector<f32x16>& wide, int begin, int n,
+                   float sign) {
+    if (setup.position_kind == PositionKind::rope || setup.position_kind == PositionKind::rope_500k)
+        rotate_pairs<kHead / 2>(setup.rotation, branches, wide, begin, n, sign);
+    if (setup.position_kind == PositionKind::rope_half)
+        rotate_pairs<kHead / 4>(setup.rotation, branches, wide, begin, n, sign);
 }
 
 // GELU of an MLP and its derivative.
@@ -138,9 +166,9 @@ inline void hidden_layer(Block& b, int begin, int n) {
 
 inline HeadLogits logits_of(const Setup& setup, const Weights& weights, const Block& b, int head) {
     HeadLogits found;
-    if (setup.position_kind == PositionKind::alibi) found.slope = float(std::exp2(-8.0 * (head + 1) / HEADS));
-    if (setup.attention_kind != AttentionKind::softmax) found.log_n = setup.log_n.data();
-    if (setup.attention_kind == AttentionKind::ssmax) found.s = weights.theta[b.at.ssmax + head];
+    found.bias = b.bias.of(head);
+    if (!setup.log_n.empty()) found.log_n = setup.log_n.data();
+    if (b.at.s >= 0) found.s = weights.theta[b.at.s + head];
     return found;
 }
 
@@ -177,7 +205,8 @@ inline void forward(Transformer& m, int from) {
     const ByToken& by_token = m.by_token;
     Activations& acts = m.acts;
     Branches& branches = m.branches;
-    for (int i = 0; i < branches.rows(); i++) {
+    if (setup.on_embedding()) embed(setup, weights, branches, acts);
+    for (int i = 0; !setup.on_embedding() && i < branches.rows(); i++) {
         std::memcpy(at(acts.blocks[0].x, i, DP), by_token.x + branches.tokens[i] * DP, sizeof(float) * DP);
         std::memcpy(at(acts.blocks[0].wide, i, QS), by_token.qkv + branches.tokens[i] * QP, sizeof(float) * QP);
     }
@@ -185,7 +214,7 @@ inline void forward(Transformer& m, int from) {
         const int first = l == LAYERS - 1 ? from : 0;
         Block &a = acts.blocks[2 * l], &b = acts.blocks[2 * l + 1];
         chunks(0, branches.rows(), [&](int i, int n) {
-            if (l > 0) queries_keys_values(setup, weights, a, l, i, n);
+            if (l > 0 || setup.on_embedding()) queries_keys_values(setup, weights, a, l, i, n);
             rotate(setup, branches, a.wide, i, n, 1);
         });
         attend(setup, weights, branches, first, a, acts);

@@ -9,11 +9,14 @@ namespace {
 // vectors: the stream, a head, all heads, q, k and v of all heads, an MLP, tokens.
 constexpr int LAYERS = RESHARPEN_LAYERS, D = RESHARPEN_D, HEADS = RESHARPEN_HEADS, MLP = RESHARPEN_MLP, V = RESHARPEN_V;
 constexpr int padded(int n) { return (n + kLanes - 1) / kLanes * kLanes; }
-constexpr int kHead = D / HEADS, kHalf = kHead / 2, BLOCKS = 2 * LAYERS;
+constexpr int kHead = D / HEADS, BLOCKS = 2 * LAYERS;
 constexpr int DP = padded(D), HP = padded(kHead), AP = HEADS * HP, QP = 3 * AP, FP = padded(MLP), VP = padded(V);
 
+constexpr int kBuckets = 32;  // of the distances of T5
+
 // Embedding; per layer QKV [DP, 3 AP], W_O [AP, DP], W_1 [DP, FP], W_2 [FP, DP]; U [DP, VP]; then, without weight decay
-// like the embedding, norms of embedding, unembedding and each block; and parameters of the attention of each layer.
+// like the embedding, norms of embedding, unembedding and each block; and parameters of attention and positions of each
+// layer, and of positions on the embedding.
 constexpr int kQKV = V * DP, kWO = kQKV + DP * QP, kW1 = kWO + AP * DP, kW2 = kW1 + DP * FP;
 constexpr int kLayer = kW2 + FP * DP - kQKV, kU = kQKV + LAYERS * kLayer, kGains = kU + DP * VP;
 
@@ -22,14 +25,15 @@ struct TransformerLayout {
     static constexpr int kDecayBegin = kQKV, kDecayEnd = kGains;
 
     struct Block {
-        int block_in, block_out, residual, heads_out, queries, keys, ssmax;
+        int block_in, block_out, residual, heads_out, queries, keys, s, t5, log_r1, log_r2;
     };
-    bool bias;  // LayerNorm has one
-    int embedding_out, unembedding_in;
+    bool bias, sink;  // of LayerNorm; whether s is a sink's logit, or a factor of ssmax
+    int embedding_out, unembedding_in, waves, learned, n_learned;
     Block blocks[BLOCKS];  // attention and MLP of each layer in turn
     int size;
 
-    explicit TransformerLayout(Variant variant) : bias(variant.norm == NormFunction::layer) {
+    explicit TransformerLayout(Variant variant)
+        : bias(variant.norm == NormFunction::layer), sink(variant.attention == AttentionKind::sink) {
         const Placement& p = variant.placement;
         int next = kGains;
         auto place = [&](bool present, int floats) { return present ? (next += floats) - floats : -1; };
@@ -42,8 +46,19 @@ struct TransformerLayout {
             b.heads_out = norm(attends && p.heads_out, AP);
             b.queries = norm(attends && p.queries_keys, HP), b.keys = norm(attends && p.queries_keys, HP);
         }
-        for (int i = 0; i < BLOCKS; i++)
-            blocks[i].ssmax = place(i % 2 == 0 && variant.attention == AttentionKind::ssmax, padded(HEADS));
+        for (int i = 0; i < BLOCKS; i++) {
+            auto of_heads = [&](bool present, int each = 1) {
+                return place(i % 2 == 0 && present, padded(HEADS * each));
+            };
+            Block& b = blocks[i];
+            b.s = of_heads(variant.attention == AttentionKind::ssmax || variant.attention == AttentionKind::sink);
+            b.t5 = of_heads(variant.positions == PositionKind::t5, kBuckets);
+            b.log_r1 = of_heads(variant.positions == PositionKind::kerple);
+            b.log_r2 = of_heads(variant.positions == PositionKind::kerple);
+        }
+        waves = place(variant.positions == PositionKind::sinusoidal, kLanes);
+        n_learned = variant.learned;
+        learned = place(variant.positions == PositionKind::learned, n_learned * DP);
         size = next;
     }
 
@@ -72,12 +87,17 @@ struct TransformerLayout {
                 add_norm(block, "heads_out", b.heads_out, {{HEADS, HP}, head}, AP);
                 add_norm(block, "queries", b.queries, {head}, HP);
                 add_norm(block, "keys", b.keys, {head}, HP);
-                if (b.ssmax >= 0) add_parameter(text, block + "s_ssmax", b.ssmax, {{HEADS, 1}});
+                if (b.s >= 0) add_parameter(text, block + (sink ? "s_sink" : "s_ssmax"), b.s, {{HEADS, 1}});
+                if (b.t5 >= 0) add_parameter(text, block + "b_t5", b.t5, {{HEADS, kBuckets}, {kBuckets, 1}});
+                if (b.log_r1 >= 0) add_parameter(text, block + "log_r1_kerple", b.log_r1, {{HEADS, 1}});
+                if (b.log_r2 >= 0) add_parameter(text, block + "log_r2_kerple", b.log_r2, {{HEADS, 1}});
             } else {
                 add_parameter(text, block + "W_1", at + kW1, {{D, FP}, {MLP, 1}});
                 add_parameter(text, block + "W_2", at + kW2, {{MLP, DP}, width});
             }
         }
+        if (waves >= 0) add_parameter(text, "s_sinusoidal", waves, {});
+        if (learned >= 0) add_parameter(text, "P_learned", learned, {{n_learned, DP}, width});
         add_norm("", "unembedding_in", unembedding_in, {width}, DP);
         add_parameter(text, "U", kU, {{D, VP}, {V, 1}});
         return text;

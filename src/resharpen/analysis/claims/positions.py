@@ -1,0 +1,166 @@
+"""Claims 10 and 11, our own: how much of what is lost at length is due to positions.
+
+The distance of a model is its mean TVD, or one minus its mean AUC or accuracy. What it **loses** is its distance on
+lengths longer than trained less that on trained lengths. Something brings back as much as it makes that smaller:
+
+    no far keys    the same model, reading no key further away than any was in training
+    a norm         peri in place of pre: dispersion of values
+    log n          log-n in place of softmax: dispersion of weights
+    others         another position encoding in place of rope
+
+All are medians over the draws that `pre` learns: the better half of them by its distance on trained lengths, chosen
+without a look at longer ones. Reading no far keys also undoes dispersion, which comes with the number of keys; what it
+brings back of a model without positions is dispersion alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from resharpen.analysis.claims.finding import Claim, Finding, make_claim
+from resharpen.analysis.claims.reading import THRESHOLD
+from resharpen.analysis.samples import MEDIAN, by_draw, correlation_within_groups, paired_only
+from resharpen.analysis.scores import scored_lengths, scores, task_of, worst_values
+from resharpen.analysis.statistics import Interval, Sample, quantile_interval
+from resharpen.experiments.keeping.opening import RunOrReference
+from resharpen.streams import GROUP
+
+if TYPE_CHECKING:
+    import polars as pl
+
+BASE = "pre"
+"""The variant whose loss is split: rope, a norm before every block only."""
+SPLIT = {"no far keys": "", "a norm": "peri", "log n": "pre+log-n"}
+"""What may bring back what is lost -> the variant that has it; the first is another reading of the same models."""
+FAINTER = ("alibi", "t5", "window")
+"""Encodings, or attention, that make far keys fainter."""
+FAR_TASK = "copy"
+"""The task whose answer is as far away as the question is long."""
+NUMBERS = (10, 11)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """One setting of a run: variant -> values by draw, of the same draws throughout."""
+
+    setting: str
+    title: str
+    trained: Mapping[str, Sample]
+    """Distances on trained lengths, of the draws that are learned."""
+    new: Mapping[str, Sample]
+    """Distances on longer ones."""
+    near: Mapping[str, Sample]
+    """The same without far keys."""
+
+    def lost(self, variant: str) -> Sample:
+        return self.new[variant] - self.trained[variant]
+
+    def median_lost(self, variant: str) -> Interval:
+        return quantile_interval(self.lost(variant), MEDIAN, 0.0)
+
+    def brought_back(self, what: str, base: str = BASE) -> Sample | None:
+        """By one of SPLIT, to `pre` or to `pre+nope`; None where a variant is missing."""
+        without = base.removeprefix(BASE)
+        other = base if not SPLIT[what] else f"{SPLIT[what]}{without}"
+        if base not in self.new or other not in (self.near if other == base else self.new):
+            return None
+        return self.new[base] - self.near[base] if other == base else self.lost(base) - self.lost(other)
+
+
+def losses(run: RunOrReference, near: pl.DataFrame) -> list[Losses]:
+    """What every variant of a run loses, by setting; `near` are the rows of `rescoring.read_near`."""
+    worth = correlation_within_groups(scores(run), worst_values(run)[task_of(run).metric]).worth(GROUP)
+    found = []
+    whole, read = _distances(run), _distances(run, near)
+    for setting in run.experiment.settings:
+        here, there = (rows.filter(rows["setting"] == setting.name) for rows in (whole, read))
+        if BASE not in set(here["variant"]):
+            continue
+        every = {
+            column: {variant: sample for (variant,), sample in by_draw(rows, ["variant"], column, 1.0, worth).items()}
+            for column, rows in (("trained", here), ("new", here))
+        }
+        near_of = {variant: sample for (variant,), sample in by_draw(there, ["variant"], "new", 1.0, worth).items()}
+        learned = _better_half(every["trained"][BASE].values_N)
+        some = [
+            {variant: Sample(x.values_N[learned], worth * learned.sum()) for variant, x in samples.items()}
+            for samples in (every["trained"], every["new"], near_of)
+        ]
+        found.append(Losses(setting.name, setting.task.title, *some))
+    return found
+
+
+def positions_claims(found: Sequence[Losses]) -> list[Claim]:
+    """Claims 10 and 11, as far as there are settings and variants for them."""
+    local = [each for each in found if not each.setting.startswith(FAR_TASK)]
+    due: list[Finding] = []
+    for each in local:
+        near, rope_free = each.brought_back("no far keys"), each.brought_back("no far keys", f"{BASE}+nope")
+        if near is None:
+            continue
+        half = Sample(0.5 * each.lost(BASE).values_N, near.effective)
+        others = {"half of what is lost": half, "what a norm brings back": each.brought_back("a norm")}
+        others |= {"what log n brings back": each.brought_back("log n"), "the same without positions": rope_free}
+        due += [
+            Finding(
+                f"{each.setting}: brought back without far keys, less {what}",
+                quantile_interval(near - other, MEDIAN, 0.0),
+                ">",
+                0.0,
+            )
+            for what, other in others.items()
+            if other is not None
+        ]
+    fainter = [
+        Finding(
+            f"{each.setting}, {placement}+{name}: loses, less what {placement} loses",
+            quantile_interval(each.lost(f"{placement}+{name}") - each.lost(placement), MEDIAN, 0.0),
+            "<",
+            0.0,
+        )
+        for each in local
+        for placement in (BASE, "peri")
+        for name in FAINTER
+        if {placement, f"{placement}+{name}"} <= set(each.new)
+    ]
+    far = [
+        Finding(f"{each.setting}, {variant}: distance", quantile_interval(sample, MEDIAN, THRESHOLD), ">", THRESHOLD)
+        for each in found
+        if each.setting.startswith(FAR_TASK)
+        for variant, sample in each.new.items()
+        if variant.split("+")[0] in (BASE, "peri")
+    ]
+    texts = (
+        "most of what rope loses at length is due to positions: more than half comes back without far keys, more than "
+        "a norm or log n bring back, and more than without positions",
+        "with encodings that make far keys fainter less is lost at length, where the answer is near; where it is far "
+        "no encoding generalizes",
+    )
+    each = zip(NUMBERS, texts, (due, fainter + far), strict=True)
+    return [make_claim(number, f"Ours: {text}", findings) for number, text, findings in each if findings]
+
+
+def _distances(run: RunOrReference, lengths: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Per model, training weights at the best checkpoint: distances on trained and on longer lengths, `trained` and
+    `new`; of draws that every variant has."""
+    import polars as pl
+
+    task = task_of(run)
+    rows = scored_lengths(run, "best", lengths).filter(metric=task.metric, weights="train")
+    away = pl.col("value") if task.lower_is_better else 1 - pl.col("value")
+    longer = pl.col("length") > pl.col("train_length")
+    found = rows.group_by("setting", "variant", "weights", "draw", maintain_order=True).agg(
+        trained=away.filter(~longer).mean(), new=away.filter(longer).mean()
+    )
+    return paired_only(found)
+
+
+def _better_half(values_N: np.ndarray) -> np.ndarray:
+    """True for the half with the smaller values, rounded up."""
+    chosen = np.zeros(len(values_N), bool)
+    chosen[np.argsort(values_N, kind="stable")[: (len(values_N) + 1) // 2]] = True
+    return chosen

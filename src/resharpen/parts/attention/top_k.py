@@ -1,0 +1,21 @@
+"""softmax over the 8 largest logits of a query, all others without weight (Gupta et al., 2021).
+
+Keys that are equal to the eighth are kept, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resharpen.parts.part import attention, masked_softmax
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KEPT = 8
+
+
+@attention()
+def top_k(e: Tensor, mask: Tensor, p: Any) -> Tensor:
+    largest = e.detach().where(mask, -float("inf")).topk(min(KEPT, e.shape[-1]), dim=-1).values
+    return masked_softmax(e, mask & (e >= largest[..., -1:]))

@@ -1,0 +1,38 @@
+"""E[t] + P[o + i], o uniform on what still fits in training, 0 when scored (Huang et al., 2025).
+
+P has a vector for each position up to the task's longest input, as in `learned`; in training a sequence of n tokens
+begins at a position drawn uniformly from 0 .. longest - n, so that all of P is trained.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from resharpen.parts.parameter import learned
+from resharpen.parts.part import positions
+from resharpen.parts.positions.learned import check_length
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@positions(on="embedding", by_length=True, P=learned("longest", "d", role="embedding"))
+def learned_offset(x: Tensor, p: Any) -> Tensor:
+    import torch
+
+    length = check_length(x, p)
+    if not p.training:
+        return x + p.P[..., :length, :]
+    longest = p.P.shape[-2]
+    words_MxN = (p.uniform() * 2**24).long()  # whole numbers: every precision draws the same
+    first_MxN = (words_MxN * (longest - p.lengths + 1)) >> 24
+    position = first_MxN[..., None] + torch.arange(length, device=x.device)
+    return x + rows(p.P, position.clamp(max=longest - 1))  # beyond the table there is only padding
+
+
+def rows(P_Mx1xRxD: Tensor, position_MxNxL: Tensor) -> Tensor:
+    """Rows of each model's own table, [M, N, L, D]."""
+    import torch
+
+    M = torch.arange(len(P_Mx1xRxD), device=P_Mx1xRxD.device)
+    return P_Mx1xRxD[:, 0][M[:, None, None], position_MxNxL]

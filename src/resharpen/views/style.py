@@ -1,0 +1,35 @@
+"""The style of all pictures: matplotlib's defaults, whatever the user's own settings are."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@contextlib.contextmanager
+def our_style() -> Iterator[None]:
+    """Within it, or within a function that it decorates, a matplotlibrc changes nothing, and no name is read as a
+    formula, though it may have dollar signs."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams["text.parse_math"] = False
+        yield
+
+
+@our_style()
+def picture(figure: Figure, kind: str) -> bytes:
+    """A figure as the content of a file: `png`, `svg` or `pdf`. The last two keep text as text, so that it can be
+    searched and edited."""
+    import matplotlib
+
+    matplotlib.rcParams.update({"svg.fonttype": "none", "pdf.fonttype": 42})
+    data = io.BytesIO()
+    figure.savefig(data, format=kind, dpi="figure" if kind == "png" else 300)
+    return data.getvalue()
