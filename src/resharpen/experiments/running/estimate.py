@@ -40,8 +40,6 @@ LENGTHS = 10
 """Approximate number of lengths in a report."""
 BYTES_PER_VALUE = 4.5
 """Kept weights are stored uncompressed; tables compress well."""
-TOGETHER = {"minimal": GROUP}
-"""Family -> models that train side by side at the cost of one; 1 for the others."""
 
 
 @dataclass(frozen=True)
@@ -136,14 +134,14 @@ def calibrate(experiment: Experiment) -> Paces:
     pace, scoring = {}, {}
     for setting in experiment.settings:
         for variant, names in alike.items():
-            models = GROUP if variant.engine == "torch" else TOGETHER.get(setting.model_of(variant).kind, 1)
             ends = sorted({names[0], names[-1]})
-            shards = [Shard(setting, name, 0, min(models, experiment.models)) for name in ends]
+            # a whole group: its models share the drawing of minibatches, which one model alone would pay for
+            shards = [Shard(setting, name, 0, min(GROUP, experiment.models)) for name in ends]
             # what scoring costs depends neither on the training length nor, noticeably, on the placement
             key = (setting.task, setting.model_of(variant), variant)
             measured = [measure_pace(experiment, s, scored=s is shards[0] and key not in scoring) for s in shards]
             of_key = scoring.setdefault(key, measured[0])
-            mean = replace(of_key, seconds=float(np.mean([p.seconds for p in measured])), models=models)
+            mean = replace(of_key, seconds=float(np.mean([p.seconds for p in measured])), models=GROUP)
             pace |= {(setting.name, name): mean for name in names}
     return pace
 
