@@ -1,14 +1,16 @@
-"""Training speed of the transformer on formal languages against the usual ways to train many small models.
+"""Training speed of the transformer on token tasks against the usual ways to train many small models.
 
     python benchmarks/languages.py --cases tomita3 --systems resharpen-native jax-vmap --json rows.json
 
-Everyone trains models of two layers, d = 64 (placement peri), on the same four minibatches of 64 sequences, with
+Every system trains models of two layers, d = 64 (placement peri), on the same four minibatches of 64 sequences, with
 clipping, AdamW and the moving average; ours draws its minibatches itself. `full100` is 64 sequences of 100 tokens, so
-without anything to pad. Otherwise the peers pad: the plain loop to the longest sequence of a minibatch, what is
-compiled for fixed shapes (torch.compile, JAX) to the maximum training length. At length 700 JAX has one model a
-process: more do not fit. The sorted peers do what a skilled user would: a minibatch is sorted by length and trained in
-four or eight pieces, each padded to its own longest sequence, whose gradients add up; as a plain loop, or compiled once
-for all shapes. Cases that name an attention or a position encoding are for our engines alone.
+without anything to pad, and so are `flip-flop` (64 tokens, drawn by the kernel) and `othello` (28 moves, drawn in
+Python). `recall` has questions of 1 to 16 pairs, drawn in Python, and a loss at their answers only. Otherwise the peers
+pad: the plain loop to the longest sequence of a minibatch, what is compiled for fixed shapes (torch.compile, JAX) to
+the maximum training length. At length 700 JAX trains one model per process: more do not fit. The sorted peers do what a
+skilled user would: a minibatch is sorted by length and trained in four or eight pieces, each padded to its own longest
+sequence, whose gradients add up; as a plain loop, or compiled once for all shapes. Cases that name an attention or a
+position encoding are for our engines alone.
 """
 
 from __future__ import annotations
@@ -20,14 +22,20 @@ from harness import Benchmark, System, Work, main
 from trainers import BATCHES, NORM_EPSILON, Trainer, jax_vmap, minibatches, ours, torch_loop, with_attention
 
 from resharpen import streams
-from resharpen.tasks import Batch, Dyck, Tomita
+from resharpen.tasks import Batch, Dyck, FlipFlop, Othello, Recall, Tomita
 
 ENCODINGS = ("alibi", "t5", "kerple", "rope-half", "rope-500k", "sinusoidal", "learned")
+TASKS = {
+    "full100": lambda: Full(3),
+    "tomita3": lambda: Tomita(3),
+    "tomita7": lambda: Tomita(7),
+    "dyck8-10": lambda: Dyck(8, 10),
+    "flip-flop": FlipFlop,
+    "recall": Recall,
+    "othello": Othello,
+}
 CASES = (
-    "full100",
-    "tomita3",
-    "tomita7",
-    "dyck8-10",
+    *TASKS,
     "tomita3-log-n",
     "tomita3-ssmax",
     "tomita3-window",
@@ -53,14 +61,24 @@ def make_problem(case: str) -> Any:
 
     positions = next((name for name in ENCODINGS if case.endswith(f"-{name}")), "rope")
     language, attention = with_attention(case.removesuffix(f"-{positions}"))
-    task = {"full100": Full(3), "tomita3": Tomita(3), "tomita7": Tomita(7), "dyck8-10": Dyck(8, 10)}[language]
+    task = TASKS[language]()
     parts = Parts(PLACEMENTS["peri"], attention=attention, positions=POSITIONS[positions], longest=task.longest_input)
-    return Problem(task, Transformer(task.vocabulary), parts, task.cap, 64, 100_000, seed=0)
+    return Problem(task, Transformer(task.vocabulary), parts, task.usual_train_length, 64, 100_000, seed=0)
+
+
+def longest(problem: Any) -> int:
+    """Input tokens of the longest sequence in training."""
+    return problem.task.input_tokens(problem.train_length)
+
+
+def token_counts(batch: Batch) -> np.ndarray:
+    """Input tokens of each sequence up to the last place that is trained on."""
+    return batch.mask.shape[1] - batch.mask[:, ::-1].argmax(1)
 
 
 def padded(problem: Any) -> list[tuple[np.ndarray, ...]]:
     """The minibatches padded to the maximum training length."""
-    length = problem.train_length
+    length = longest(problem)
     return [tuple(np.pad(x, ((0, 0), (0, length - x.shape[1]))) for x in batch) for batch in minibatches(problem)]
 
 
@@ -75,7 +93,7 @@ def rotation(length: int) -> tuple[np.ndarray, np.ndarray]:
 
 def sorted_pieces(batch: Batch, n: int) -> list[tuple[np.ndarray, ...]]:
     """So many pieces of equally many sequences, which differ little in length; each cut to its longest."""
-    length_N = batch.mask.sum(1)
+    length_N = token_counts(batch)
     pieces = np.array_split(np.argsort(length_N, kind="stable"), n)
     return [tuple(x[rows, : length_N[rows].max()] for x in batch) for rows in pieces]
 
@@ -87,7 +105,7 @@ def loop(problem: Any, data: list[list[tuple[np.ndarray, ...]]], **compiled: Any
     from torch.nn import functional
 
     vocabulary = problem.task.vocabulary
-    cosine, sine = map(torch.tensor, rotation(problem.train_length))
+    cosine, sine = map(torch.tensor, rotation(longest(problem)))
 
     def rotate(x):
         a, b = x.chunk(2, -1)
@@ -142,7 +160,7 @@ def jax_trainer(problem: Any, n_models: int) -> Trainer:
     import jax.numpy as jnp
 
     data = [jnp.stack(x) for x in zip(*padded(problem), strict=True)]
-    cosine, sine = (jnp.asarray(x)[:, None] for x in rotation(problem.train_length))
+    cosine, sine = (jnp.asarray(x)[:, None] for x in rotation(longest(problem)))
 
     def norm(x, gain):
         return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + NORM_EPSILON) * gain
@@ -181,7 +199,7 @@ def systems(problem: Any) -> dict[str, System]:
     def at_full_length() -> Trainer:
         return loop(problem, [[batch] for batch in padded(problem)], dynamic=False)
 
-    fit = (1,) if problem.train_length == 700 else (1, 4)
+    fit = (1,) if longest(problem) == 700 else (1, 4)
     return {
         "resharpen-native": System(lambda n: engine("native", n), BATCHES, (4,), "numpy", threads=False),
         "resharpen-torch": System(lambda n: engine("torch", n), BATCHES, (4,), threads=False),
@@ -200,7 +218,7 @@ def systems(problem: Any) -> dict[str, System]:
 
 def work(problem: Any) -> Work:
     """What the formula needs, without padding: also what the kernel performs."""
-    length = np.concatenate([real.sum(1) for _, _, real in minibatches(problem)]).astype(float)
+    length = np.concatenate([token_counts(batch) for batch in minibatches(problem)]).astype(float)
     matrices = LAYERS * 12 * D * D + D * problem.task.vocabulary
     attention = LAYERS * 2 * 2 * D * length * (length + 1) / 2
     operations = float(3 * (2 * matrices * length + attention).sum() / BATCHES)
