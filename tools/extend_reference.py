@@ -2,7 +2,8 @@
 
 Ctrl-C keeps what is finished; the same command continues, in another clone or on another machine from the last whole
 shards that the reference has there. With --draws only models of the first draws are trained. Settings named behind it
-are trained again and replaced:
+are trained again and replaced. With --other-variants the reference gets the figure's present list of variants, and
+models of variants that are not on it are dropped:
 
     python tools/extend_reference.py fig3 overnight --draws 32
     python tools/extend_reference.py fig1 overnight sct-v9-s1
@@ -21,7 +22,7 @@ from resharpen.signals import orderly
 from resharpen.views.progress import PlainProgress
 
 
-def main(figure: str, scale: str, again: list[str], draws: int | None = None) -> None:
+def main(figure: str, scale: str, again: list[str], draws: int | None, other_variants: bool) -> None:
     experiment = rs.figure(figure, scale)
     directory = Path("reference") / experiment.name
     kept = set(Reference(directory).built) if (directory / REFERENCE).exists() else set()
@@ -38,7 +39,7 @@ def main(figure: str, scale: str, again: list[str], draws: int | None = None) ->
             observer=watched(PlainProgress(Console(markup=False)), signals),
         )
     if run.done():
-        kept = set(write_reference(run, rs.scores(run), directory, again).built)
+        kept = set(write_reference(run, rs.scores(run), directory, again, other_variants).built)
     print(f"{directory}: {len(kept)} of {len(run.shards())} shards")
 
 
@@ -48,5 +49,6 @@ if __name__ == "__main__":
     parser.add_argument("scale")
     parser.add_argument("again", nargs="*", help="settings to train again")
     parser.add_argument("--draws", type=int, help="train models of the first draws only")
+    parser.add_argument("--other-variants", action="store_true", help="the figure now has other variants")
     asked = parser.parse_args()
-    main(asked.figure, asked.scale, asked.again, asked.draws)
+    main(asked.figure, asked.scale, asked.again, asked.draws, asked.other_variants)

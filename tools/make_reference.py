@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -16,12 +17,15 @@ from resharpen.experiments.specs.spec import Experiment
 from resharpen.experiments.specs.toml import differences, search_data, to_data
 
 
-def write_reference(run: rs.Run, scores: pl.DataFrame, directory: Path, again: Collection[str] = ()) -> Reference:
+def write_reference(
+    run: rs.Run, scores: pl.DataFrame, directory: Path, again: Collection[str] = (), other_variants: bool = False
+) -> Reference:
     """Store the finished shards of a run; `scores` has one row per model and weights.
 
     An existing reference of the same spec in that directory grows by the shards that it does not have. A shard of which
     it has only some models is left out with a warning, because builds are recorded per shard. Finished shards of the
-    settings in `again` replace those in the reference.
+    settings in `again` replace those in the reference. With `other_variants` the run may have other variants: the
+    reference gets its list, and loses the models of those that are not on it.
     """
     wide = scores.select("model", "weights", "score", "score_new").pivot("weights", index="model")
     tables = {
@@ -31,13 +35,15 @@ def write_reference(run: rs.Run, scores: pl.DataFrame, directory: Path, again: C
     shards, made, experiment = run.done(), [], run.experiment
     reference, old = Reference(directory), Reference(directory)
     if (reference.root / REFERENCE).exists():
-        experiment = _same_spec(old.experiment, experiment)
-        replaced = {shard.name for shard in shards if shard.setting.name in again}
+        experiment = _same_spec(old.experiment, experiment, other_variants)
+        replaced = [shard for shard in shards if shard.setting.name in again]
+        replaced += [shard for shard in old.experiment.shards() if shard.variant not in experiment.variants]
+        names = {shard.name for shard in replaced}
         made = [
-            made | {"built": {x: built for x, built in made["built"].items() if x not in replaced}}
+            made | {"built": {x: built for x, built in made["built"].items() if x not in names}}
             for made in old.header["made"]
         ]
-        gone = [model for shard in shards if shard.name in replaced for model in shard.model_ids]
+        gone = [model for shard in replaced for model in shard.model_ids]
         kept = {name: old.table(name).filter(~pl.col("model").is_in(gone)) for name in KEPT}
         there = set(kept["models"]["model"])
         if torn := [shard.name for shard in shards if 0 < len(there.intersection(shard.model_ids)) < shard.count]:
@@ -81,12 +87,21 @@ def _small(lengths: pl.DataFrame, run: rs.Run) -> pl.DataFrame:
     return lengths.with_columns(pl.col("value").cast(pl.Float32), *without)
 
 
-def _same_spec(old: Experiment, new: Experiment) -> Experiment:
-    """The experiment with more models, of two that differ in the number of models and the baseline only."""
-    a, b = ({**to_data(x), "drawn": search_data(x), "models": None, "baseline": None} for x in (old, new))
-    if changes := differences(a, b):
+def _same_spec(old: Experiment, new: Experiment, other_variants: bool) -> Experiment:
+    """The new experiment with the larger number of models. The two may differ in that number and in the baseline; with
+    `other_variants` also in which variants they have, but not in what a variant of both is."""
+
+    def compared(experiment: Experiment) -> dict[str, Any]:
+        data = {**to_data(experiment), "drawn": search_data(experiment), "models": None, "baseline": None}
+        if other_variants:
+            both = {key: {name: data[key].get(name) for name in in_both} for key in ("variant", "drawn")}
+            data |= both | {"variants": None}
+        return data
+
+    in_both = old.variants.keys() & new.variants.keys()
+    if changes := differences(compared(old), compared(new)):
         raise rs.UserError(f"the reference {old.name} is of another spec ({'; '.join(changes)})")
-    return max(old, new, key=lambda x: x.models)
+    return new.with_changes(models=max(old.models, new.models))
 
 
 if __name__ == "__main__":

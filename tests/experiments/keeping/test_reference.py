@@ -123,6 +123,23 @@ def test_another_spec_is_not_mixed_in(tiny, tmp_path):
             keep(other, tmp_path / "kept")
 
 
+def test_variants_of_a_reference_change_only_if_asked(tiny, tmp_path):
+    keep(rs.run(tiny, tmp_path / "run", workers=1), tmp_path / "kept")
+    before = rs.load(tmp_path / "run").table("lengths")
+    variants = {"peri": tiny.variants["peri"], "mine": Variant("none")}
+    other = rs.run(replace(tiny, variants=variants), tmp_path / "other", workers=1)
+    changed = write_reference(other, rs.scores(other), tmp_path / "kept", other_variants=True)
+    assert set(changed.table("models")["variant"]) == {"peri", "mine"}
+    assert [len(made["built"]) for made in changed.header["made"]] == [len(other.shards()) / 2] * 2
+    assert set(changed.built) == {shard.name for shard in other.shards()}
+    of_peri = pl.col("model").str.contains("/peri/")
+    assert_frame_equal(changed.table("lengths").filter(of_peri), before.filter(of_peri), rel_tol=1e-6)
+    redefined = replace(tiny, variants={**variants, "mine": Variant("post")})
+    another = rs.run(redefined, tmp_path / "redefined", workers=1)
+    with pytest.raises(rs.UserError, match=r"is of another spec \(variant\.mine\.placement: none -> post\)"):
+        write_reference(another, rs.scores(another), tmp_path / "kept", other_variants=True)
+
+
 def test_values_come_back_in_double_precision(tiny, tmp_path):
     run = rs.run(tiny, tmp_path / "run", workers=1)
     reference = keep(run, tmp_path / "reference")
