@@ -5,6 +5,7 @@ from rich.console import Console
 
 from resharpen.experiments.running import estimate
 from resharpen.experiments.running.runner import run, with_engine
+from resharpen.experiments.specs.shelf import take
 from resharpen.views.listings import print_shelf
 
 
@@ -62,6 +63,23 @@ def test_calibration_measures_something(tiny):
     assert set(pace) == {(setting, variant) for setting in ("sct-v4-s1", "sct-v4-s2") for variant in ("pre", "peri")}
     assert all(0 < p.seconds < 1 and p.models == 16 for p in pace.values())
     assert all(0 < p.checkpoint < 1 and 0 < p.report < 1 for p in pace.values())
+
+
+def test_a_whole_group_is_timed_and_its_time_shared(monkeypatch):
+    """Minibatches are drawn once per group: a model that is timed alone would pay for them sixteen times."""
+    timed = []
+
+    def measure_pace(experiment, shard, scored):
+        timed.append(shard.count)
+        return estimate.Pace(1.6, shard.count, experiment.batch, checkpoint=0.16, report=0.32)
+
+    monkeypatch.setattr(estimate, "measure_pace", measure_pace)
+    experiment = with_engine(take("fig3", "laptop").with_changes(engine="native"))
+    paces = set(estimate.calibrate(experiment).values())
+    assert set(timed) == {16}
+    assert [(p.models, p.seconds, p.checkpoint, p.report) for p in paces] == [
+        (1, *map(pytest.approx, (0.1, 0.01, 0.02)))
+    ]
 
 
 def test_variants_that_differ_in_more_than_the_placement_are_timed_apart(tiny, monkeypatch):

@@ -38,6 +38,8 @@ SLOTS = len(WEIGHTS) * len(SELECTIONS)
 """Reports per shard, at most: kept checkpoints of one kind are often those of another."""
 LENGTHS = 10
 """Approximate number of lengths in a report."""
+TOGETHER = {"minimal": GROUP}
+"""Model family -> native models that train side by side at the cost of one; 1 for the others."""
 BYTES_PER_VALUE = 4.5
 """Kept weights are stored uncompressed; tables compress well."""
 
@@ -54,6 +56,11 @@ class Pace:
     """Seconds to score one kind of weights on the selection set, divided by the size of the set."""
     report: float = 0.0
     """The same with all that is reported."""
+
+    def of(self, models: int) -> "Pace":
+        """For fewer models, where each takes as long as any other."""
+        share = models / self.models
+        return Pace(self.seconds * share, models, self.batch, self.checkpoint * share, self.report * share)
 
     def shard(self, experiment: Experiment, task: Task, models: int) -> float:
         """Seconds to train, score and report a shard."""
@@ -135,13 +142,15 @@ def calibrate(experiment: Experiment) -> Paces:
     for setting in experiment.settings:
         for variant, names in alike.items():
             ends = sorted({names[0], names[-1]})
-            # a whole group: its models share the drawing of minibatches, which one model alone would pay for
+            # a whole group, because its models share the drawing of minibatches
             shards = [Shard(setting, name, 0, min(GROUP, experiment.models)) for name in ends]
             # what scoring costs depends neither on the training length nor, noticeably, on the placement
             key = (setting.task, setting.model_of(variant), variant)
             measured = [measure_pace(experiment, s, scored=s is shards[0] and key not in scoring) for s in shards]
             of_key = scoring.setdefault(key, measured[0])
-            mean = replace(of_key, seconds=float(np.mean([p.seconds for p in measured])), models=GROUP)
+            mean = replace(of_key, seconds=float(np.mean([p.seconds for p in measured])))
+            if variant.engine == "native":
+                mean = mean.of(min(TOGETHER.get(setting.model_of(variant).kind, 1), mean.models))
             pace |= {(setting.name, name): mean for name in names}
     return pace
 
