@@ -153,5 +153,5 @@ def test_the_shelf_has_it():
         assert made.models >= 32
         (setting,) = made.settings
         assert setting.model.d_head == 16
-    assert shelf.take("positions-copy", "laptop").settings[0].task == Copy(48)
+    assert shelf.take("positions-copy", "laptop").settings[0].task == Copy(30, train_items=8)
     assert re.match("tomita", shelf.take("positions-tomita", "smoke").settings[0].name)
