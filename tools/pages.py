@@ -1,7 +1,9 @@
 """Write the numbers of docs/ from `reference/`: python tools/pages.py [--check]
 
 A page marks where numbers go with `<!-- NAME -->` and `<!-- end -->`; what stands between is written here, never by
-hand. NAME is `claims`, or the name of a reference for a table of its results. `docs/findings.md` is written as a whole.
+hand. NAME is `claims`, the name of a reference for a table of its results, or `tasks` or `positions` for one of these
+studies, from the tables that `resharpen run tasks` and `resharpen run positions` save. `docs/findings.md` is written as
+a whole.
 With --check nothing is written, and the exit code is 1 if a page is not up to date.
 """
 
@@ -16,15 +18,19 @@ import polars as pl
 
 import resharpen as rs
 from resharpen.analysis.claims.finding import Claim, Finding
+from resharpen.analysis.claims.positions import BASE, SPLIT, losses, positions_claims
 from resharpen.analysis.claims.sensitivity import LEGEND, READINGS, Sensitivity, cell, estimates, sensitivity
+from resharpen.analysis.dispersion import gains_from
+from resharpen.analysis.samples import MEDIAN
 from resharpen.analysis.scores import scored_lengths, worst_values
-from resharpen.analysis.statistics import quantile
+from resharpen.analysis.statistics import Interval, quantile, quantile_interval
 from resharpen.experiments.keeping.reference import Reference
 
 DOCS = Path(__file__).parent.parent / "docs"
 CLAIMS = (*(f"fig{n}-overnight" for n in (1, 5, 2, 3)), "fig6-7-overnight", "fig4-overnight")
 """References that the claims table is made from, in the order of the claims."""
 OURS = ("remedies-sct-laptop", "remedies-max-laptop")
+CLAIMS_HEAD = ("| claim | verdict | what holds | what is open, or contrary | from |", "|---|---|---|---|---|")
 SHOWN = 3
 """Findings of either kind that the claims table shows of a claim; findings.md has all."""
 RANGES = {
@@ -34,6 +40,8 @@ RANGES = {
     "fig6-7-overnight": [(85, 126), (127, 168)],
 }
 """Reference -> ranges of lengths of its table. Others have a column per training length."""
+STUDIES = DOCS.parent / "reference" / "studies"
+"""The tables that the studies saved beside their figures."""
 PLACE = re.compile(r"<!-- ([\w-]+) -->\n\n.*?<!-- end -->", re.DOTALL)
 
 
@@ -52,13 +60,55 @@ def main(*options: str) -> int:
 
 def _filled(place: re.Match[str]) -> str:
     name = place[1]
-    numbers = claims_table() if name == "claims" else results_table(rs.reference(name))
+    tables = {"claims": claims_table, "tasks": tasks_table, "positions": positions_table}
+    numbers = tables[name]() if name in tables else results_table(rs.reference(name))
     return f"<!-- {name} -->\n\n{numbers}\n\n<!-- end -->"
 
 
 def claims_table() -> str:
-    head = ["| claim | verdict | what holds | what is open, or contrary | from |", "|---|---|---|---|---|"]
-    return "\n".join(head + [_claim_row(run, claim) for run in map(rs.reference, CLAIMS) for claim in _tested(run)])
+    head = list(CLAIMS_HEAD)
+    rows = [_claim_row(claim, _source(run, claim)) for run in map(rs.reference, CLAIMS) for claim in _tested(run)]
+    return "\n".join(head + rows)
+
+
+def tasks_table() -> str:
+    """Kinds of dispersion, and gains on new lengths with their intervals, one row per task."""
+    gains = {(g.task, g.variant): g for g in gains_from(read_study("tasks-laptop-gains")) if g.lengths == "new"}
+    variants = list(dict.fromkeys(variant for _, variant in gains))
+    head = ["task", "largest weight", "its slope", "slope of amplitude", "kind", *variants, "as predicted"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for row in read_study("tasks-laptop-dispersion").iter_rows(named=True):
+        numbers = [f"{row[name]:.2f}" for name in head[1:4]]
+        shown = [_gain(gains[row["task"], variant].interval) for variant in variants]
+        predicted = {True: "yes", False: "no", None: "neither helps"}[row["as predicted"]]
+        lines.append(f"| {' | '.join([row['task'], *numbers, row['kind'], *shown, predicted])} |")
+    return "\n".join(lines)
+
+
+def positions_table() -> str:
+    """What `pre` loses at length on each task and what brings it back, then our claims."""
+    found = losses(read_study("positions-laptop-distances"))
+    head = ["", *(of.title for of in found)]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    medians = {
+        f"{BASE}: distance on trained lengths": [of.trained[BASE] for of in found],
+        f"{BASE}: lost at length": [of.lost(BASE) for of in found],
+    }
+    for base, name in ((BASE, "rope"), (f"{BASE}+nope", "no positions")):
+        medians |= {f"{name}: back with {what}": [of.brought_back(what, base) for of in found] for what in SPLIT}
+    for what, samples in medians.items():
+        shown = ["" if x is None else _gain(quantile_interval(x, MEDIAN, 0.0)) for x in samples]
+        lines.append(f"| {' | '.join([what, *shown])} |")
+    claimed = [_claim_row(claim, "`positions`") for claim in positions_claims(found)]
+    return "\n".join([*lines, "", CLAIMS_HEAD[0], CLAIMS_HEAD[1], *claimed])
+
+
+def _gain(interval: Interval) -> str:
+    return f"{interval.estimate:+.3f} ({interval.low:+.3f} to {interval.high:+.3f})"
+
+
+def read_study(name: str) -> pl.DataFrame:
+    return pl.read_csv(STUDIES / f"{name}.csv")
 
 
 def findings() -> str:
@@ -114,12 +164,15 @@ def _tested_by_reading(run: Reference) -> Iterator[Sensitivity]:
     return (of for of in sensitivity(run) if (of.claim.number >= 8) == (run.directory.name in OURS))
 
 
-def _claim_row(run: Reference, claim: Claim) -> str:
+def _source(run: Reference, claim: Claim) -> str:
+    missing = f"; {len(claim.lacks)} of its settings are missing" if claim.lacks else ""
+    return f"`{run.directory.name}`, {_models(run)} models per cell{missing}"
+
+
+def _claim_row(claim: Claim, source: str) -> str:
     holds = [f for f in claim.findings if f.verdict == "holds"]
     others = [f for f in claim.findings if f.verdict != "holds"]
     verdict = f"{claim.verdict.removesuffix(' at this scale')}: {len(holds)} of {len(claim.findings)} findings hold"
-    missing = f"; {len(claim.lacks)} of its settings are missing" if claim.lacks else ""
-    source = f"`{run.directory.name}`, {_models(run)} models per cell{missing}"
     return f"| {claim.number}. {claim.text} | {verdict} | {_numbers(holds)} | {_numbers(others)} | {source} |"
 
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from io import StringIO
+from io import BytesIO, StringIO
 
 import numpy as np
+import polars as pl
 import pytest
 from rich.console import Console
 
 import resharpen as rs
-from resharpen.analysis.dispersion import Dispersion, Gain, agreement, dispersion, gains, most_keys, places, slope
+from resharpen.analysis.dispersion import (
+    Dispersion,
+    Gain,
+    agreement,
+    dispersion,
+    gains,
+    gains_from,
+    gains_table,
+    most_keys,
+    places,
+    slope,
+)
 from resharpen.analysis.statistics import Interval
 from resharpen.commands.results import FORMATS, study
 from resharpen.experiments.specs.shelf import FAMILIES, OF_STUDIES, SCALES, STUDIES, take
@@ -69,6 +81,7 @@ def test_weights_and_amplitudes_are_those_of_the_model(runs):
 
 def test_gains_are_paired_medians(runs):
     found = gains(runs[0])
+    assert gains_from(pl.read_csv(BytesIO(gains_table(found).write_csv().encode()))) == found
     assert {(gain.variant, gain.lengths) for gain in found} == {
         (variant, lengths) for variant in ("peri", "pre+log-n", "peri+log-n") for lengths in ("trained", "new")
     }

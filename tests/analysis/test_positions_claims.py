@@ -3,17 +3,19 @@ trained run against attention that is cut off by hand."""
 
 from __future__ import annotations
 
+import io
 import re
 import warnings
 from types import SimpleNamespace
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from helpers import TINY_TRANSFORMER
 
 import resharpen as rs
-from resharpen.analysis.claims.positions import FAINTER, Losses, losses, positions_claims
+from resharpen.analysis.claims.positions import FAINTER, Losses, distances, losses, positions_claims
 from resharpen.analysis.statistics import Sample
 from resharpen.experiments.running.rescoring import read_near
 from resharpen.experiments.specs import shelf
@@ -123,7 +125,13 @@ def test_reading_without_far_keys(run):
 
 
 def test_losses_of_a_run(run):
-    (found,) = losses(run, read_near(run))
+    table = distances(run, read_near(run))
+    (found,) = losses(table)
+    (stored,) = losses(pl.read_csv(io.BytesIO(table.write_csv().encode())))
+    for of, again in ((found.trained, stored.trained), (found.new, stored.new), (found.near, stored.near)):
+        assert {name: (*x.values_N, x.effective) for name, x in of.items()} == {
+            name: (*x.values_N, x.effective) for name, x in again.items()
+        }
     assert set(found.new) == {*VARIANTS, "pre+window"}
     assert len(found.new["pre"].values_N) == 2  # the better half of three draws
     table = run.table("lengths").filter(metric="tvd", weights="train", selection="best")
@@ -135,7 +143,7 @@ def test_losses_of_a_run(run):
 
 
 def test_the_figure(run):
-    (found,) = losses(run, read_near(run))
+    (found,) = losses(distances(run, read_near(run)))
     figure = draw_positions([found, made_up("copy-v48")])
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels[:4] == ["rope: lost at length", *(f"rope: back with {x}" for x in ("no far keys", "a norm", "log n"))]

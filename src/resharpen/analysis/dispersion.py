@@ -15,7 +15,7 @@ Shapes: H heads, L positions, D width, P places.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from math import nan
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -101,6 +101,22 @@ def gains(run: Run, baseline: str = BASE) -> list[Gain]:
                 interval = widened(quantile_interval(gain, MEDIAN, 0.0), of_median(moved, [(ours, theirs, gain)]))
                 found.append(Gain(task.title, variant, lengths, paired.metric.label, interval))
     return found
+
+
+def gains_table(found: Sequence[Gain]) -> pl.DataFrame:
+    """One row per gain, for a file."""
+    import polars as pl
+
+    return pl.DataFrame([{**asdict(gain), **asdict(gain.interval)} for gain in found]).drop("interval")
+
+
+def gains_from(table: pl.DataFrame) -> list[Gain]:
+    """The gains of such a table."""
+    ends = [field.name for field in fields(Interval)]
+    return [
+        Gain(**{name: x for name, x in row.items() if name not in ends}, interval=Interval(*(row[x] for x in ends)))
+        for row in table.iter_rows(named=True)
+    ]
 
 
 def dispersion(run: Run, variant: str = BASE) -> Dispersion:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from resharpen.errors import UserError
 from resharpen.paths import absolute
 
 if TYPE_CHECKING:
+    import polars as pl
     from matplotlib.figure import Figure
     from rich.console import Console
 
@@ -135,28 +135,25 @@ def study(target: str, runs: Sequence[Run], out: Path, scale: str, console: Cons
 
 def _study_tasks(runs: Sequence[Run], out: Path, name: str, console: Console) -> None:
     """Print the kind of dispersion that each task has, and save one figure of the gains on all; and both as tables."""
-    import polars as pl
-
-    from resharpen.analysis.dispersion import agreement, dispersion, gains
-    from resharpen.experiments.keeping.files import write_text
+    from resharpen.analysis.dispersion import agreement, dispersion, gains, gains_table
     from resharpen.views.tasks_study import draw_tasks, print_dispersion
 
     found = [gain for run in runs for gain in gains(run)]
     table = agreement([dispersion(run) for run in runs], found)
     print_dispersion(table, console)
-    rows = pl.DataFrame([{**asdict(gain), **asdict(gain.interval)} for gain in found]).drop("interval")
-    for what, of in (("gains", rows), ("dispersion", table)):
-        write_text(absolute(out / f"{name}-{what}.csv"), of.write_csv())
-        console.print(f"Table: {out / f'{name}-{what}.csv'}", soft_wrap=True)
+    _save_table(gains_table(found), out, f"{name}-gains", console)
+    _save_table(table, out, f"{name}-dispersion", console)
     experiment = runs[0].experiment
     save(draw_tasks(found, f"{experiment.models} draws, {experiment.steps:,} steps"), out, name, console)
 
 
 def _study_positions(runs: Sequence[Run], out: Path, name: str, console: Console) -> None:
-    """The models of every run are also read without keys further away than in training."""
+    """Print our claims on positions, and save one figure and the distances of all models, which are also read without
+    keys further away than in training."""
+    import polars as pl
     from rich.progress import track
 
-    from resharpen.analysis.claims.positions import losses, positions_claims
+    from resharpen.analysis.claims.positions import distances, losses, positions_claims
     from resharpen.experiments.running.rescoring import read_near
     from resharpen.views.positions_figure import draw_positions
     from resharpen.views.tables import print_claims
@@ -167,9 +164,19 @@ def _study_positions(runs: Sequence[Run], out: Path, name: str, console: Console
         def reading(shards: Sequence[Shard], name: str = run.experiment.name) -> Iterable[Shard]:
             return track(shards, f"reading {name} without far keys", console=console, transient=True)
 
-        found += losses(run, read_near(run, track=reading))
-    print_claims(positions_claims(found), console)
-    save(draw_positions(found), out, name, console)
+        found.append(distances(run, read_near(run, track=reading)))
+    table = pl.concat(found)
+    _save_table(table, out, f"{name}-distances", console)
+    of_tasks = losses(table)
+    print_claims(positions_claims(of_tasks), console)
+    save(draw_positions(of_tasks), out, name, console)
+
+
+def _save_table(table: pl.DataFrame, out: Path, name: str, console: Console) -> None:
+    from resharpen.experiments.keeping.outputs import write_output
+
+    write_output(out / f"{name}.csv", table.write_csv().encode())
+    console.print(f"Table: {out / f'{name}.csv'}", soft_wrap=True)
 
 
 def save(figure: Figure, out: Path, name: str, console: Console, formats: Sequence[str] = FORMATS) -> None:

@@ -71,26 +71,49 @@ class Losses:
         return self.new[base] - self.near[base] if other == base else self.lost(base) - self.lost(other)
 
 
-def losses(run: RunOrReference, near: pl.DataFrame) -> list[Losses]:
-    """What every variant of a run loses, by setting; `near` are the rows of `rescoring.read_near`."""
+def distances(run: RunOrReference, near: pl.DataFrame) -> pl.DataFrame:
+    """One row per model: its distance on `trained` lengths, on `new` ones, and on new ones without far keys (`near`,
+    from the rows of `rescoring.read_near`; null where a model reads none); `worth` is the effective share of draws."""
+    import polars as pl
+
+    titles = {setting.name: setting.task.title for setting in run.experiment.settings}
+    read = _distances(run, near).select("setting", "variant", "draw", near="new")
     worth = correlation_within_groups(scores(run), worst_values(run)[task_of(run).metric]).worth(GROUP)
+    return (
+        _distances(run)
+        .join(read, on=["setting", "variant", "draw"], how="left", maintain_order="left")
+        .select(
+            "setting",
+            pl.col("setting").replace_strict(titles).alias("title"),
+            "variant",
+            "draw",
+            "trained",
+            "new",
+            "near",
+            pl.lit(worth).alias("worth"),
+        )
+    )
+
+
+def losses(distances: pl.DataFrame) -> list[Losses]:
+    """What every variant loses, by setting: of the rows of `distances`."""
+    import polars as pl
+
     found = []
-    whole, read = _distances(run), _distances(run, near)
-    for setting in run.experiment.settings:
-        here, there = (rows.filter(rows["setting"] == setting.name) for rows in (whole, read))
-        if BASE not in set(here["variant"]):
+    for (setting, title, worth), rows in distances.group_by("setting", "title", "worth", maintain_order=True):
+        if BASE not in set(rows["variant"]):
             continue
+        read = rows.filter(pl.col("near").is_not_null().any().over("variant"))
         every = {
-            column: {variant: sample for (variant,), sample in by_draw(rows, ["variant"], column, 1.0, worth).items()}
-            for column, rows in (("trained", here), ("new", here))
+            column: {variant: sample for (variant,), sample in by_draw(of, ["variant"], column, 1.0, worth).items()}
+            for column, of in (("trained", rows), ("new", rows), ("near", read))
         }
-        near_of = {variant: sample for (variant,), sample in by_draw(there, ["variant"], "new", 1.0, worth).items()}
         learned = _better_half(every["trained"][BASE].values_N)
         some = [
-            {variant: Sample(x.values_N[learned], worth * learned.sum()) for variant, x in samples.items()}
-            for samples in (every["trained"], every["new"], near_of)
+            {variant: Sample(x.values_N[learned], worth * learned.sum()) for variant, x in every[column].items()}
+            for column in ("trained", "new", "near")
         ]
-        found.append(Losses(setting.name, setting.task.title, *some))
+        found.append(Losses(str(setting), str(title), *some))
     return found
 
 
