@@ -1,7 +1,7 @@
 """The shelf: experiments of all figures, and of any task by its name, at four scales."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 from resharpen import own
 from resharpen.errors import unknown
@@ -9,6 +9,7 @@ from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.experiments.specs.toml import parse_task, settings_of, task_of
 from resharpen.experiments.specs.variant import choose
 from resharpen.models import RETRIEVER_PLACEMENTS, Transformer
+from resharpen.optim.hyperparameters import Given
 from resharpen.parts import PAPER_PLACEMENTS, STUDIED_PLACEMENTS
 from resharpen.tasks import TASKS, Copy, Dyck, FlipFlop, Language, MaxRetrieval, SetComplement, Task, Tomita, find_task
 
@@ -34,6 +35,8 @@ class Entry:
     """In the order of SCALES. `paper` is the full protocol; the others have fewer models, steps and sequences."""
     run: str | None = None
     """Name of the run, if it is not the figure's: figures of the same models share a run."""
+    hyperparameters: Mapping[str, Given] = field(default_factory=dict)
+    """Rows of the paper's table that are narrowed."""
 
 
 def set_complement(*vocabularies: int, lengths: Sequence[int] = range(1, 9)) -> Callable[[str], tuple[Setting, ...]]:
@@ -102,10 +105,17 @@ POSITIONS = (*(f"{p}{e}" for p in ("pre", "peri") for e in ENCODINGS), "pre+log-
 """Variants of the study of positions; log n is to tell dispersion of weights apart."""
 
 
-def positions_sizes(laptop_steps: int) -> tuple[Size, Size, Size, Size]:
-    """Enough steps at `laptop` that the better half of the draws learns the trained lengths."""
+def positions_on(task: str, settings: Callable[[str], tuple[Setting, ...]], laptop_steps: int) -> Entry:
+    """Learning rates from the upper third of the paper's range and short warm-ups. With others few models learn even
+    the trained lengths in so few steps, and a model that has learned nothing loses nothing at length."""
     laptop = Size(32, laptop_steps, 5, batch=16)
-    return Size(2, 10, 2, batch=8), laptop, Size(64, 10_000, 10, batch=16), Size(100, 100_000)
+    return Entry(
+        f"Ours: position encodings on {task}",
+        settings,
+        POSITIONS,
+        (Size(2, 10, 2, batch=8), laptop, Size(64, 10_000, 10, batch=16), Size(100, 100_000)),
+        hyperparameters={"peak_learning_rate": (1e-3, 1e-2), "warmup_steps": (1.0, 100.0)},
+    )
 
 
 FURTHER_DYCK = (
@@ -177,21 +187,10 @@ SHELF = {
         ),
         (Size(2, 10, 2, batch=8), Size(32, 2_000, 5, batch=16), Size(64, 10_000, 10, batch=16), Size(100, 100_000)),
     ),
-    "positions-tomita": Entry(
-        "Ours: position encodings on Tomita 3", small(Tomita(3), 100), POSITIONS, positions_sizes(1_500)
-    ),
-    "positions-dyck": Entry(
-        "Ours: position encodings on Dyck(8, 10)",
-        small(Dyck(8, 10), 175, SHORT_VALIDATION),
-        POSITIONS,
-        positions_sizes(1_500),
-    ),
-    "positions-flip-flop": Entry(
-        "Ours: position encodings on flip-flop", small(FlipFlop(), 64), POSITIONS, positions_sizes(1_500)
-    ),
-    "positions-copy": Entry(
-        "Ours: position encodings on copying distinct items", copying, POSITIONS, positions_sizes(4_000)
-    ),
+    "positions-tomita": positions_on("Tomita 3", small(Tomita(3), 100), 1_500),
+    "positions-dyck": positions_on("Dyck(8, 10)", small(Dyck(8, 10), 175, SHORT_VALIDATION), 1_500),
+    "positions-flip-flop": positions_on("flip-flop", small(FlipFlop(0.2), 64), 3_000),
+    "positions-copy": positions_on("copying distinct items", copying, 4_000),
 }
 
 FAMILIES = {
@@ -264,7 +263,7 @@ def _of_task(text: str, scale: str) -> tuple[Setting, ...]:
     """A task with its usual parameters, training length and tests where none are given."""
     given = parse_task(text)
     kind = find_task(own.refer(given["kind"]) if own.is_own(given["kind"]) else given["kind"])
-    names = {field.name for field in fields(kind)}  # pyright: ignore[reportArgumentType]
+    names = {each.name for each in fields(kind)}  # pyright: ignore[reportArgumentType]
     sizes = zip(("sequences", "selection_sequences"), VALIDATION[scale], strict=True)
     tests = {"test": kind.usual_tests} if kind.usual_tests else {}
     table = {**{name: n for name, n in sizes if name in names}, **kind.usual_fields, **tests, **given}
@@ -285,4 +284,5 @@ def _experiment(name: str, entry: Entry, scale: str) -> Experiment:
         models=size.models,
         steps=size.steps,
         checkpoints=size.checkpoints,
+        hyperparameters=entry.hyperparameters,
     )
