@@ -38,6 +38,15 @@ DFA: dict[str, tuple[list[dict[str, int]], set[int]]] = {
     ),
 }
 """The next state on every legal symbol in each state, from state 0 on; and the states that accept."""
+FORMULAS = {
+    "aa": "(aa)*",
+    "aaaa": "(aaaa)*",
+    "abab": "(abab)*",
+    "abcde": "aa*bb*cc*dd*ee*",
+    "abdbc": "{a,b}*d{b,c}*",
+    "012": "{0,1,2}*02*",
+    "even-pairs": "even pairs",
+}
 HALF_OVER_BY = 50
 
 
@@ -61,7 +70,7 @@ class Regular(Language):
 
     @property
     def title(self) -> str:
-        return f"Regular language {self.language}"
+        return f"Regular language {FORMULAS[self.language]}"
 
     @property
     def cap(self) -> int:

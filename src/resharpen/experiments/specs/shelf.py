@@ -198,9 +198,9 @@ FAMILIES = {
     "max-retrieval": "longest=256,items=8192,selection_items=2048",
     "dyck": "k=2,m=3,train_lengths=[48]",
     "tomita": "n=3,train_lengths=[48]",
-    "flip-flop": "train_lengths=[32]",
+    "flip-flop": "p_ignore=0.2,train_lengths=[32]",
     "group": "train_lengths=[32]",
-    "regular": "train_lengths=[32]",
+    "regular": 'language="even-pairs",train_lengths=[32]',
     "counter": "train_lengths=[32]",
     "shuffle": "train_lengths=[32]",
     "copy": "v=30,train_lengths=[8]",
@@ -213,7 +213,8 @@ FAMILIES = {
     "game": "train_lengths=[9]",
     "othello": "board=6,train_lengths=[16]",
 }
-"""Parameters of each family of tasks in the study of all: short lengths."""
+"""Parameters of each family of tasks in the study of all: short lengths, and of flip-flop many reads, which small models
+learn within its steps. Words of (aaaa)* would be known from their length alone."""
 OF_FAMILIES = {
     "transformer": 'model={kind="transformer",layers=2,d=32,heads=2,d_mlp=64}',
     "retriever": "model={hidden=32}",
