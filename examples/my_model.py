@@ -1,7 +1,7 @@
 """A gated recurrent unit (Cho et al., 2014): h <- (1 - z) h + z tanh(x W + (r h) U), gates z and r of x and h."""
 
-# This model uses no norms, attention or positions, so variants that combine it with such parts are refused. A model that
-# uses the `parts` it gets declares their kinds, for example takes = ("norm", "attention").
+# This model uses no norms, attention or positions, so variants that combine it with such parts are refused. A model
+# that uses the `parts` it gets declares their kinds, for example takes = ("norm", "attention").
 
 from dataclasses import dataclass
 

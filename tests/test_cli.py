@@ -107,7 +107,7 @@ def test_results_are_tidy(toml, tmp_path, capsys):
     [
         (["run", "fig9"], "unknown figure or task 'fig9': did you mean"),
         (["run", "fig1", "--variants", "pre,perri"], "unknown variant 'perri': did you mean 'peri'"),
-        (["run", "fig1", "--variants", "pre+post"], "has two of a kind (placement)"),
+        (["run", "fig1", "--variants", "pre+post"], "has two parts of one kind (placement)"),
         (["run", "fig2", "--variants", "peri-init"], "a retriever has no placement 'peri-init'"),
         (["run", "fig1", "--variants", "pre+mine.py:mine"], "mine.py: No such file"),
         (["run", "fig1", "--models", "0"], "models = 0: must be at least 1"),

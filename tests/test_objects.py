@@ -184,7 +184,7 @@ REFUSED = {
         "@rs.attention()\ndef mine(e, mask, p):\n    return e",
         "norm = Attention.*must be a name",
     ),
-    "nothing": ("mine = 3", "norm = 3: must be a name, FILE.py:NAME, or what @rs.norm makes"),
+    "nothing": ("mine = 3", "norm = 3: must be a name, FILE.py:NAME, or a function with @rs.norm"),
 }
 
 

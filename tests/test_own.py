@@ -243,7 +243,7 @@ def test_a_run_keeps_a_copy_and_runs_only_what_it_began_with(tiny, tmp_path, fil
 
     kept = file.read_bytes()
     file.write_text(file.read_text().replace("tanh", "sigmoid"))
-    with pytest.raises(UserError, match=r"has changed since this run began.*--trust-code"):
+    with pytest.raises(UserError, match=r"has changed since this run started.*--trust-code"):
         load(out)
     file.unlink()
     with pytest.raises(UserError, match=r"no longer exists.*--trust-code"):

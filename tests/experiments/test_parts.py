@@ -210,7 +210,7 @@ def test_an_attention_that_orders_has_no_positions_by_itself():
 def test_a_model_is_not_read_with_what_has_to_be_learned(stored):
     model, store = stored
     for name, learned in (("ssmax", "s"), ("asentmax", "w_b, c_b, w_g, c_g"), ("gated", "W_g")):
-        with pytest.raises(rs.UserError, match=f"'{name}' learns {learned}: models have to be trained with it"):
+        with pytest.raises(rs.UserError, match=f"'{name}' learns {learned}: models must be trained with it"):
             rs.rescore(store, name)
     if model == "retriever":
         with pytest.raises(rs.UserError, match="needs an order"):

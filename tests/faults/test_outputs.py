@@ -46,7 +46,7 @@ def test_no_output_among_the_files_of_a_run(finished, tmp_path, monkeypatch, cap
         ways = [f"{run}/{place}", f"{run}/shards/../{place}", f"finished/{place}"]
         for way in ways + [f"link/{place[7:]}"] * place.startswith("shards/"):
             said = refused(capsys, name, target, option, way)
-            assert f"{way} lies among the files that {run} consists of: choose another place" in said
+            assert f"{way} is inside the files of {run}: choose another path" in said
     assert files_in(run) == before
 
 

@@ -89,7 +89,7 @@ def test_an_older_run_whose_own_model_has_that_name_stays_readable(tmp_path):
     )
     mine = rs.Variant(model=f"{tmp_path / 'net.py'}:Net")
     of = {"settings": (rs.Setting(Dyck(2, 3), 9),), "models": 1, "steps": 1}
-    with pytest.raises(rs.UserError, match="variant 'lstm' is built in"):
+    with pytest.raises(rs.UserError, match="variant 'lstm' is the name of a built-in variant"):
         rs.Experiment("x", variants={"lstm": mine}, **of)
     stored = rs.Experiment("x", variants={"lstm": replace(mine, engine="torch")}, **of)
     assert list(stored.variants) == ["lstm"]
