@@ -150,7 +150,7 @@ class Claims:
         if reason := why_no_claims(run):
             raise UserError(f"{self.run}: {reason}")
         if not (found := claims(run)):
-            raise UserError(f"{self.run}: there is no draw yet that all variants have; continue with: {run.command}")
+            raise UserError(f"{self.run}: no draw is finished in all variants yet; continue with: {run.command}")
         if self.sensitivity:
             print_sensitivity(run, console)
         else:

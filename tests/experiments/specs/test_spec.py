@@ -285,7 +285,7 @@ def test_a_field_is_declared_once_and_found_everywhere(monkeypatch):
     with pytest.raises(UserError, match="turns = 3, not 1"):
         comparable(wider, usual)
     runs = (SimpleNamespace(experiment=spec, directory="r") for spec in (usual, wider))
-    with pytest.raises(UserError, match=r"does not pair with r \(turns: 1 -> 3"):
+    with pytest.raises(UserError, match=r"cannot be paired with r \(turns: 1 -> 3"):
         _check_same_draws(*runs)
     assert {"what": "turns", "here": "3", "paper": "1"} in about.cut(wider)
     assert "--turns 3" in about.command(SimpleNamespace(experiment=wider, directory="r", command="continue"))
