@@ -132,7 +132,7 @@ def test_results_are_tidy(toml, tmp_path, capsys):
         (["verify", "--quick", "--reference", "fig1-laptip"], "did you mean 'fig1-laptop'?"),
         (["run", "fig1", "--seed", "-1"], "seed = -1: must be at least 0"),
         (["run", "nowhere.toml"], "No such file"),
-        (["run", "nowhere.toml", "--scale", "smoke"], "--scale goes with the name of a figure"),
+        (["run", "nowhere.toml", "--scale", "smoke"], "--scale needs the name of a figure"),
         (["status", "nowhere"], "is not a run directory"),
         (["figure", "nowhere"], "is not a run directory"),
         (["figure", "fig1-laptop", "--out", "mine.png"], "must be a directory"),

@@ -1,8 +1,8 @@
 """Which kind of dispersion a task has, measured in trained models, and which remedy helps.
 
 Two quantities can shrink on longer inputs. If attention is nearly uniform, the mean of n values shrinks, and with it
-the amplitude of the attention output: a norm after attention restores it. If one key must keep its weight among n keys, the
-largest weight falls: sharper attention restores it. Measured for a few stored models, at scored places with n keys:
+the amplitude of the attention output: a norm after attention restores it. If one key must keep its weight among n keys,
+the largest weight falls: sharper attention restores it. Measured for a few stored models, at scored places with n keys:
 
     largest weight     the largest attention weight of the most focused head
     amplitude          the root mean square of the output of attention blocks, before a norm after them

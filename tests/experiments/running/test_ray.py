@@ -277,7 +277,7 @@ def test_what_is_sent_back_has_to_be_what_its_manifest_says(tiny, tmp_path):
     ("options", "message"),
     [
         ("--launcher rai", "launcher"),
-        ("--address auto", "only the launcher 'ray' has one"),
+        ("--address auto", "only the launcher 'ray' has an address"),
         ("--launcher ray --address ray://head:10001", "must be HOST:PORT or auto"),
         ("--launcher ray --address head", "must be HOST:PORT or auto"),
         ("--launcher ray --address 127.0.0.1:1", "no Ray cluster answers there"),

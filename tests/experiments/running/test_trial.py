@@ -174,7 +174,7 @@ TASKS = {
         "different tokens for the same random words",
     ),
     "sum": ("pass", "p *= 1.1", "p_star sums to 1.1"),
-    "not a number": ("pass", "p[:, 3] = np.nan", "no probabilities"),
+    "not a number": ("pass", "p[:, 3] = np.nan", "not probabilities"),
 }
 
 
