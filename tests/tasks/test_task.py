@@ -194,7 +194,7 @@ def test_a_masked_loss_is_trained_by_both_engines_and_ignores_the_rest():
     problem = transformer_problem("pre", model=Transformer(5, layers=1, d=8, heads=1, d_mlp=8), task=task, cap=6)
     assert why_not_native(problem) == ""
     late = type("Late", (rs.SetComplement,), {"trained_places": lambda self, x: np.arange(x.shape[1]) > x[:, :1]})
-    assert "draws its own" in why_not_native(replace(minimal_problem("peri"), task=late(9)))
+    assert "samples differently" in why_not_native(replace(minimal_problem("peri"), task=late(9)))
     batch = problem.minibatch(0, 0)
     other = batch._replace(targets=np.where(batch.mask, batch.targets, (batch.targets + 1) % 5))
     for name in ("torch", "native"):
@@ -221,7 +221,7 @@ def test_a_minibatch_without_a_trained_place_is_one_line():
 
     sometimes = die(trained_places=lambda self, x: np.broadcast_to(x[:, :1] == 0, x.shape))
     problem = transformer_problem(task=sometimes, cap=4, batch=1)
-    with pytest.raises(rs.UserError, match="task 'die-4': no place of a minibatch of 1 sequences is trained"):
+    with pytest.raises(rs.UserError, match="task 'die-4': a minibatch of 1 sequences has no trained place"):
         problem.minibatches(0, 0, 40)
 
 

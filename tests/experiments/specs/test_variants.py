@@ -146,7 +146,7 @@ def test_bad_sums(text, message):
     [
         (sct, "pre+adaptive-temperature", "variant 'pre[+]adaptive-temperature': adaptive-temperature is only for"),
         (sct, "retriever", "the model 'retriever' reads items, but sct-v4 has tokens"),
-        (dyck, "minimal+rope", "variant 'minimal[+]pre[+]rope': rope turns pairs of features: d_k = 1 is odd"),
+        (dyck, "minimal+rope", "variant 'minimal[+]pre[+]rope': rope rotates pairs of features, but d_k = 1 is odd"),
     ],
 )
 def test_sums_that_mean_nothing(spec, text, message):
@@ -458,12 +458,15 @@ def test_two_parts_of_one_name_do_not_share_what_they_learn(tmp_path):
         ),
         ("@rs.norm()\ndef f(x, p):\n    return x.double()", "not .* torch.float64"),
         ("@rs.norm()\ndef f(x, p):\n    pass", "not a NoneType"),
-        ("@rs.attention()\ndef f(e, mask, p):\n    return e.sum(-1, keepdim=True)", "f must give what has the shape"),
-        ("@rs.positions('logits')\ndef f(e, p):\n    return e[..., :1]", "f must give what has the shape"),
-        ("@rs.optimizer()\ndef f(theta, g, state, p):\n    return theta", "an update returns the new theta and a dict"),
+        ("@rs.attention()\ndef f(e, mask, p):\n    return e.sum(-1, keepdim=True)", "f must return the shape"),
+        ("@rs.positions('logits')\ndef f(e, p):\n    return e[..., :1]", "f must return the shape"),
+        (
+            "@rs.optimizer()\ndef f(theta, g, state, p):\n    return theta",
+            "an update must return the new theta and a dict",
+        ),
         (
             "@rs.optimizer()\ndef f(theta, g, state, p):\n    return theta.double(), {}",
-            "another shape or type than theta's",
+            "a different shape or type than theta",
         ),
         (
             "@rs.optimizer(state=('m',))\ndef f(theta, g, state, p):\n    return theta, {'M': g}",
@@ -485,7 +488,7 @@ def test_a_learned_parameter_hides_nothing():
     for declare in (rs.norm(rms_epsilon=rs.learned()), rs.attention(n=rs.learned()), rs.attention(x=rs.learned())):
         with pytest.raises(UserError, match=r"cannot be called 'rms_epsilon'|'[nx]' is taken"):
             declare(lambda *arguments: arguments[0])
-    with pytest.raises(UserError, match="cannot be called 'a': a hyperparameter is"):
+    with pytest.raises(UserError, match="cannot be called 'a': a hyperparameter has"):
         rs.norm(hyperparameters={"a": rs.Row(1, 2)}, a=rs.learned())(lambda x, p: x)
 
 
@@ -562,9 +565,9 @@ norm = "layer-scale"
 @pytest.mark.parametrize(
     ("variant", "message"),
     [
-        ("pre+rezero", "there is no norm at block_out in this placement: 'rezero' would change nothing; post"),
+        ("pre+rezero", "there is no norm at block_out in this placement: 'rezero' would have no effect; post"),
         ("peri+rezero+layer-scale", "has two norms at block_out: rezero and layer-scale"),
-        ("out+layer+rezero", "there is no norm outside its own sites in this placement: 'layer' would change nothing"),
+        ("out+layer+rezero", "there is no norm outside its own sites in this placement: 'layer' would have no effect"),
         ("peri+cosine+wsd", "has two parts of one kind"),
     ],
 )
