@@ -80,7 +80,8 @@ def _title(found: Comparison) -> str:
     return (
         f"Compared with '{found.baseline}'{on}, pair by pair over the same draws: {'-'.join(map(str, each))} models "
         f"per setting and variant, {diverged} of {total:,} diverged\n({weights}, {CHOSEN[found.selection]}; "
-        f"95% intervals; gray band: a difference of less than {found.margin:g}\nhollow: too few draws for an interval{fewer})"
+        f"95% intervals; gray band: a difference of less than {found.margin:g}\n"
+        f"hollow: too few draws for an interval{fewer})"
     )
 
 
