@@ -108,7 +108,7 @@ def without(arrays):
         (changed("state.diverged_at", -7), "diverged at"),
         (changed("state.theta.E", np.nan), "theta.E is not finite"),
         (changed("state.loss", np.inf), "losses"),
-        (changed("kept_step.train.best", 5), "no checkpoints"),
+        (changed("kept_step.train.best", 5), "not checkpoints"),
         (changed("score.train", 0.5), "scores of checkpoints after"),
         (retyped, "theta.E is float64"),
         (reshaped, "theta.E is float32"),

@@ -54,7 +54,7 @@ def test_no_output_over_a_reference(finished, tmp_path, capsys):
     kept = write_reference(finished, rs.scores(finished), tmp_path / "kept").directory
     before = files_in(kept)
     (table,) = kept.glob("models-*.parquet")
-    assert "lies among" in refused(capsys, "results", str(finished.directory), "--parquet", str(table))
+    assert "is inside the files" in refused(capsys, "results", str(finished.directory), "--parquet", str(table))
     main(["report", str(kept), "--out", str(kept / "page.html")])
     assert files_in(kept) == before | {"page.html": (kept / "page.html").read_bytes()}
 

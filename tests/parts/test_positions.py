@@ -279,7 +279,7 @@ def test_randomized_positions_are_fixed_when_scored():
     assert torch.equal(found[0], found[1])
     assert (found.diff(dim=-1) > 0).all()
     assert not torch.equal(found[0, 0], torch.arange(6.0).double())
-    with pytest.raises(rs.UserError, match="an input of 25 tokens: there are 24 randomized positions"):
+    with pytest.raises(rs.UserError, match="an input of 25 tokens: there are only 24 randomized positions"):
         positions_in(parts, 25)
 
 

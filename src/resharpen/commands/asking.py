@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from resharpen.commands.options import Name
 from resharpen.errors import unknown
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class ListParts:
         resharpen run fig1 --variants pre,peri+ssmax,pre+layer+sgd
     """
 
-    kind: str | None = None
+    kind: Name = None
     """Only parts of this kind: placement, norm, attention, positions, dropout, optimizer or schedule."""
 
     def __call__(self, console: Console) -> None:

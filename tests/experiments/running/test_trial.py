@@ -161,7 +161,7 @@ TASKS = {
     "last token": (  # right on average, wrong after each token
         "tokens[:, 1:] = np.where(words_NxT[:, 1:] % 7 == 0, tokens[:, :-1], tokens[:, 1:])",
         "pass",
-        r"sample does not follow p_star: where the last token is \d token \d came",
+        r"sample does not follow p_star: where the last token is \d token \d occurred",
     ),
     "later": (
         "pass",

@@ -454,7 +454,7 @@ def test_two_parts_of_one_name_do_not_share_what_they_learn(tmp_path):
     [
         (
             "@rs.norm()\ndef f(x, p):\n    return x.mean(-1, keepdim=True)",
-            r"f must give .* \[.*\] torch.float32, not \[.* 1\]",
+            r"f must return .* \[.*\] torch.float32, not \[.* 1\]",
         ),
         ("@rs.norm()\ndef f(x, p):\n    return x.double()", "not .* torch.float64"),
         ("@rs.norm()\ndef f(x, p):\n    pass", "not a NoneType"),
@@ -470,7 +470,7 @@ def test_two_parts_of_one_name_do_not_share_what_they_learn(tmp_path):
         ),
         (
             "@rs.optimizer(state=('m',))\ndef f(theta, g, state, p):\n    return theta, {'M': g}",
-            "declares the state m and returns M",
+            "declares the state m but returns M",
         ),
         (
             "@rs.optimizer(state=('ema',))\ndef f(theta, g, state, p):\n    return theta, state",
