@@ -73,7 +73,7 @@ class Losses:
 
 def distances(run: RunOrReference, near: pl.DataFrame) -> pl.DataFrame:
     """One row per model: its distance on `trained` lengths, on `new` lengths, and on new lengths with distant keys
-    masked (`near`, from the rows of `rescoring.read_near`; null if not applicable); `worth`: effective draws per draw."""
+    masked (`near`, from `rescoring.read_near`; null if not applicable); `worth` is the effective share of draws."""
     import polars as pl
 
     titles = {setting.name: setting.task.title for setting in run.experiment.settings}
