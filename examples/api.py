@@ -1,4 +1,4 @@
-"""Build a spec, run it, look at the results, take a model out.
+"""The Python API: define an experiment, run it, read the results, load a model.
 
 python examples/api.py
 """

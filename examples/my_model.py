@@ -1,7 +1,7 @@
 """A gated recurrent unit (Cho et al., 2014): h <- (1 - z) h + z tanh(x W + (r h) U), gates z and r of x and h."""
 
-# It has no use for norms, attention and positions: variants that name some with it are refused. A model that is built
-# with the `parts` it is given says which it takes, such as takes = ("norm", "attention").
+# This model uses no norms, attention or positions, so variants that combine it with such parts are refused. A model
+# that uses the `parts` it gets declares their kinds, for example takes = ("norm", "attention").
 
 from dataclasses import dataclass
 

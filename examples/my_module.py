@@ -1,4 +1,4 @@
-"""An LSTM as a plain torch module: its own initialization, no model axis, nothing of this package."""
+"""An LSTM as a plain torch module, with torch's initialization. It imports nothing from this package."""
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""Dynamic tanh in place of a norm: g tanh(a x) + b (Zhu et al., 2025)."""
+"""Dynamic tanh instead of a norm: g tanh(a x) + b (Zhu et al., 2025)."""
 
 import resharpen as rs
 

@@ -1,4 +1,4 @@
-"""Polya's urn: a ball that is drawn goes back with another of its color."""
+"""Polya's urn: after each draw the ball is put back together with another one of the same color."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class Urn(rs.TokenTask):
     vocabulary = property(lambda self: self.v)
 
     def sample(self, words_NxT):
-        ball_NxT = rs.below(words_NxT, self.v + np.arange(words_NxT.shape[1]))  # from v on, the one added at draw i
+        ball_NxT = rs.below(words_NxT, self.v + np.arange(words_NxT.shape[1]))  # ball v + i was added at draw i
         for ball_N in ball_NxT.T:
             earlier_N = ball_NxT[np.arange(len(ball_N)), np.maximum(ball_N - self.v, 0)]
             ball_N[:] = np.where(ball_N < self.v, ball_N, earlier_N)

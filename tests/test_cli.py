@@ -107,7 +107,7 @@ def test_results_are_tidy(toml, tmp_path, capsys):
     [
         (["run", "fig9"], "unknown figure or task 'fig9': did you mean"),
         (["run", "fig1", "--variants", "pre,perri"], "unknown variant 'perri': did you mean 'peri'"),
-        (["run", "fig1", "--variants", "pre+post"], "has two of a kind (placement)"),
+        (["run", "fig1", "--variants", "pre+post"], "has two parts of one kind (placement)"),
         (["run", "fig2", "--variants", "peri-init"], "a retriever has no placement 'peri-init'"),
         (["run", "fig1", "--variants", "pre+mine.py:mine"], "mine.py: No such file"),
         (["run", "fig1", "--models", "0"], "models = 0: must be at least 1"),
@@ -132,7 +132,7 @@ def test_results_are_tidy(toml, tmp_path, capsys):
         (["verify", "--quick", "--reference", "fig1-laptip"], "did you mean 'fig1-laptop'?"),
         (["run", "fig1", "--seed", "-1"], "seed = -1: must be at least 0"),
         (["run", "nowhere.toml"], "No such file"),
-        (["run", "nowhere.toml", "--scale", "smoke"], "--scale goes with the name of a figure"),
+        (["run", "nowhere.toml", "--scale", "smoke"], "--scale needs the name of a figure"),
         (["status", "nowhere"], "is not a run directory"),
         (["figure", "nowhere"], "is not a run directory"),
         (["figure", "fig1-laptop", "--out", "mine.png"], "must be a directory"),

@@ -186,7 +186,7 @@ def test_another_helper_behind_a_link_is_not_executed(tiny, tmp_path, file):
     with (received / "__init__.py").open("a") as helper:
         helper.write("\nraise RuntimeError('executed')\n")
     own._admitted.clear()
-    with pytest.raises(UserError, match=r", or a file that it imports, has changed since this run began"):
+    with pytest.raises(UserError, match=r", or a file that it imports, has changed since this run started"):
         load(tmp_path / "r")
 
 

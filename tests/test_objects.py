@@ -91,7 +91,7 @@ def test_a_script_that_starts_a_run_when_it_is_loaded_is_refused(tmp_path):
         SCRIPT.replace('if __name__ == "__main__":', "if True:").replace("from helper import half", "half = abs")
     )
     with pytest.raises(
-        UserError, match=r"script\.py, line \d+: it sets up a run when it is loaded: put what it does under"
+        UserError, match=r"script\.py, line \d+: it defines or starts a run when it is loaded: put that under"
     ):
         own.find(own.refer(f"{path}:mine"))
 
@@ -165,7 +165,7 @@ def test_objects_of_cells(notebook, tmp_path, workers):
 
 REFUSED = {
     "lambda": ("mine = rs.norm()(lambda x, p: x)", None),  # it has a name, and a statement
-    "lambda without a name": ("parts = [rs.norm()(lambda x, p: x)]", "a lambda cannot be made again in a worker"),
+    "lambda without a name": ("parts = [rs.norm()(lambda x, p: x)]", "a lambda cannot be rebuilt in a worker"),
     "local": (
         "def make():\n    @rs.norm()\n    def inner(x, p):\n        return x\n    return inner\nparts = [make()]",
         "'inner' is defined inside a function, where a worker cannot find it: move it to the top level",
@@ -176,7 +176,7 @@ REFUSED = {
     ),
     "an array": (
         "W = np.ones(3)\n@rs.norm()\ndef mine(x, p):\n    return x * W[0]",
-        "'mine' uses 'W', a ndarray that a worker cannot make again: compute it in the function, or put both",
+        "'mine' uses 'W', a ndarray that a worker cannot rebuild: compute it in the function, or put both",
     ),
     "an object": ("f = object()\n@rs.norm()\ndef mine(x, p):\n    return x * hash(f)", "'mine' uses 'f', a object"),
     "not a number": ("K = float('nan')\n@rs.norm()\ndef mine(x, p):\n    return x * K", "'mine' uses 'K', a float"),
@@ -184,7 +184,7 @@ REFUSED = {
         "@rs.attention()\ndef mine(e, mask, p):\n    return e",
         "norm = Attention.*must be a name",
     ),
-    "nothing": ("mine = 3", "norm = 3: must be a name, FILE.py:NAME, or what @rs.norm makes"),
+    "nothing": ("mine = 3", "norm = 3: must be a name, FILE.py:NAME, or a function with @rs.norm"),
 }
 
 
@@ -205,7 +205,7 @@ def test_code_without_a_source_is_refused(monkeypatch):
     module = types.ModuleType("typed")
     monkeypatch.setitem(sys.modules, "typed", module)
     exec("import resharpen as rs\n@rs.norm()\ndef mine(x, p):\n    return x", vars(module))
-    with pytest.raises(UserError, match="the source of 'mine' is not known: define it in a file or in a notebook cell"):
+    with pytest.raises(UserError, match="the source of 'mine' is unknown: define it in a file or in a notebook cell"):
         rs.Variant("pre", norm=module.mine)
 
 

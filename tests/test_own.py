@@ -108,7 +108,7 @@ def test_a_changed_file_is_refused(file):
 
 
 def test_code_that_nobody_admitted_is_not_at_hand():
-    with pytest.raises(UserError, match=r"the code of 'dyt\.py:my_dyt@000000000000' is not at hand"):
+    with pytest.raises(UserError, match=r"the code of 'dyt\.py:my_dyt@000000000000' is not available"):
         own.find("dyt.py:my_dyt@000000000000")
 
 
@@ -117,7 +117,7 @@ def test_code_that_nobody_admitted_is_not_at_hand():
     [
         ("nothing.py:my_dyt", "No such file"),
         (".:my_dyt", "is not a regular file"),
-        ("dyt.py:a-b", r"own code is FILE\.py:NAME"),
+        ("dyt.py:a-b", r"write user code as FILE\.py:NAME"),
     ],
 )
 def test_bad_names(file, tmp_path, name, message):
@@ -136,8 +136,8 @@ def test_a_missing_name_says_what_there_is(file):
         (find_attention, "is a norm, not attention: see @rs.attention"),
         (find_positions, "is a norm, not positions: see @rs.positions"),
         (find_optimizer, "is a norm, not optimizer: see @rs.optimizer"),
-        (find_model, "is not a model: it has to be a frozen dataclass derived from rs.Model"),
-        (find_task, "is not a task: it has to be a frozen dataclass derived from rs.Task"),
+        (find_model, "is not a model: it must be a frozen dataclass derived from rs.Model"),
+        (find_task, "is not a task: it must be a frozen dataclass derived from rs.Task"),
     ],
 )
 def test_not_a_part_of_the_right_kind(file, find, what):
@@ -158,7 +158,7 @@ def test_a_dataclass_that_is_not_frozen(tmp_path):
     path = tmp_path / "loose.py"
     head = "from dataclasses import dataclass\nimport resharpen as rs\n"
     path.write_text(f"{head}@dataclass\nclass Loose(rs.TokenTask):\n    v: int\n")
-    with pytest.raises(UserError, match=r"it has to be a frozen dataclass derived from rs\.Task"):
+    with pytest.raises(UserError, match=r"it must be a frozen dataclass derived from rs\.Task"):
         find_task(own.refer(f"{path}:Loose"))
 
 
@@ -243,7 +243,7 @@ def test_a_run_keeps_a_copy_and_runs_only_what_it_began_with(tiny, tmp_path, fil
 
     kept = file.read_bytes()
     file.write_text(file.read_text().replace("tanh", "sigmoid"))
-    with pytest.raises(UserError, match=r"has changed since this run began.*--trust-code"):
+    with pytest.raises(UserError, match=r"has changed since this run started.*--trust-code"):
         load(out)
     file.unlink()
     with pytest.raises(UserError, match=r"no longer exists.*--trust-code"):

@@ -10,7 +10,7 @@ import resharpen as rs
 from resharpen.cli import main
 
 PAGE = Path(__file__).parent.parent / "docs" / "own.md"
-SECTIONS = ("Metrics", "Where the loss counts, and what is scored", "Further tests", "Score anything")
+SECTIONS = ("Metrics", "Tasks: where the loss is computed, and what is scored", "Further tests", "Score any model")
 
 
 @pytest.mark.parametrize("section", SECTIONS)

@@ -26,7 +26,7 @@ def test_all_of_it_and_then_nothing_is_left_to_do(tmp_path, capsys):
         main(["reproduce", "--scale", "smoke", "--out", str(out), "--workers", "1"])
         said = capsys.readouterr().out
         assert said.count(expected) == 4, "figures of the same models are one run"
-        assert "All is done" in said
+        assert "Finished. Report" in said
     page = (out / "report.html").read_text()
     assert page.count('class="run"') == 4
     assert "<h2>Theory</h2>" in page

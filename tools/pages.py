@@ -1,9 +1,8 @@
 """Write the numbers of docs/ from `reference/`: python tools/pages.py [--check]
 
-A page marks where numbers go with `<!-- NAME -->` and `<!-- end -->`; what stands between is written here, never by
-hand. NAME is `claims`, the name of a reference for a table of its results, or `tasks` or `positions` for one of these
-studies, from the tables that `resharpen run tasks` and `resharpen run positions` save. `docs/findings.md` is written as
-a whole.
+The text between `<!-- NAME -->` and `<!-- end -->` of a page is generated here, never edited by hand. NAME is `claims`,
+the name of a reference for a table of its results, or `tasks` or `positions` for one of these studies, from the tables
+that `resharpen run tasks` and `resharpen run positions` save. `docs/findings.md` is generated as a whole.
 With --check nothing is written, and the exit code is 1 if a page is not up to date.
 """
 
@@ -30,9 +29,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 CLAIMS = (*(f"fig{n}-overnight" for n in (1, 5, 2, 3)), "fig6-7-overnight", "fig4-overnight")
 """References that the claims table is made from, in the order of the claims."""
 OURS = ("remedies-sct-laptop", "remedies-max-laptop")
-CLAIMS_HEAD = ("| claim | verdict | what holds | what is open, or contrary | from |", "|---|---|---|---|---|")
+CLAIMS_HEAD = ("| claim | verdict | holds | undecided or contrary | from |", "|---|---|---|---|---|")
 SHOWN = 3
-"""Findings of either kind that the claims table shows of a claim; findings.md has all."""
+"""Findings of either kind that the claims table shows per claim; findings.md has all."""
 RANGES = {
     "fig2-overnight": [(n, n) for n in (16, 64, 256, 1024, 4096)],
     "fig3-overnight": [(1, 175), *((start + 1, start + 175) for start in range(525, 1400, 175))],
@@ -116,9 +115,9 @@ def findings() -> str:
     lines = [
         "# Every finding",
         "",
-        "A claim is tested by its findings. A finding is one number with a 95% interval over draws, and the claim says",
-        "on which side of a threshold it lies. p-values are corrected for the number of findings of the claim (Holm).",
-        "[paper.md](paper.md) has the definitions. `tools/pages.py` writes this page from `reference/`.",
+        "A claim is tested by its findings. A finding is one number with a 95% interval over draws; the claim says on",
+        "which side of a threshold it is. p-values are Holm-corrected for the number of findings of the claim.",
+        "[paper.md](paper.md) has the definitions. `tools/pages.py` generates this page from `reference/`.",
     ]
     for run in map(rs.reference, (*CLAIMS, *OURS)):
         steps = f"{run.experiment.steps:,} steps, {_models(run)} models per cell"

@@ -1,4 +1,4 @@
-"""Ensembles of tiny attention models that show what carries over to longer inputs.
+"""Train ensembles of tiny attention models and measure how they generalize to longer inputs.
 
 import resharpen as rs
 

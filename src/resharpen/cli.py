@@ -46,7 +46,7 @@ COMMANDS: dict[str, type] = {get_args(command)[1].name: get_args(command)[0] for
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run a command. Bad input prints one line and exits with 2, a failure of the machine with 1."""
+    """Run a command. Invalid input prints one line and exits with 2, a failure of the machine with 1."""
     _prepare_output()
     try:
         try:

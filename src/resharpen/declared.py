@@ -1,4 +1,4 @@
-"""What user code declares is checked where it is declared, against what is expected there."""
+"""Checks of the declarations in user code: decorators, signatures, classes."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -9,17 +9,17 @@ from resharpen.errors import UserError
 from resharpen.plain import shown
 
 OPTIONAL = ("logits_of_sets",)
-"""Methods that a class need not define though its base does not either."""
+"""Abstract methods that a class need not define."""
 
 
 def refuse_bare(kind: str, first: Any) -> None:
-    """UserError for a decorator without brackets, which gets the function as its first option."""
+    """UserError for a decorator without parentheses, which gets the function as its first option."""
     if callable(first):
-        raise UserError(f"@rs.{kind} needs brackets: @rs.{kind}(...) above def {getattr(first, '__name__', 'NAME')}")
+        raise UserError(f"@rs.{kind} needs parentheses: @rs.{kind}(...) above def {getattr(first, '__name__', 'NAME')}")
 
 
 def name_of(function: Any, kind: str, arguments: str) -> str:
-    """The name of a declared function, which has to take these arguments."""
+    """The name of a declared function, which must accept these arguments."""
     expected = f"@rs.{kind} is for a function of ({arguments})"
     if isinstance(function, type) or not callable(function) or not hasattr(function, "__name__"):
         raise UserError(f"{expected}, not {shown(function)}")
@@ -28,10 +28,10 @@ def name_of(function: Any, kind: str, arguments: str) -> str:
 
 
 def check_arguments(function: Callable[..., Any], arguments: str, expected: str) -> None:
-    """UserError unless a function can be called with so many positional arguments."""
+    """UserError unless a function can be called with these positional arguments."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some written in C have none
+    except ValueError:  # some C functions have no signature
         return
     try:
         signature.bind(*arguments.split(", "))
@@ -41,12 +41,12 @@ def check_arguments(function: Callable[..., Any], arguments: str, expected: str)
 
 
 def check_values(owner: str, what: str, values: Any, kind: type, make: str) -> None:
-    """UserError unless declared values, by name, are all of a kind."""
+    """UserError unless all declared values, by name, are of type `kind`."""
     if not isinstance(values, Mapping):
         raise UserError(f"{owner}: {what} = {shown(values)}: must be a dict of {make}")
     for name, value in values.items():
         if not isinstance(name, str) or not name.isidentifier():
-            raise UserError(f"{owner}: {what} has the name {shown(name)}: must be a name of Python")
+            raise UserError(f"{owner}: {what} has the name {shown(name)}: must be a Python identifier")
         if not isinstance(value, kind):
             raise UserError(f"{owner}: {name} = {shown(value)}: must be {make}")
 

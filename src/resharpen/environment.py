@@ -1,4 +1,4 @@
-"""Settings of the environment under which libraries would crash: overridden or refused before these are imported."""
+"""Environment variables and limits with which libraries would crash: overridden or refused before the imports."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from resharpen.errors import Failed, UserError
 
 THREADS = "POLARS_MAX_THREADS"
 LEAST_MEMORY = 2 * 2**30
-"""Bytes of address space that the libraries need; with less they end the process in their own ways."""
+"""Bytes of address space that the libraries need; with less they crash in various ways."""
 
 
 def settle() -> None:
-    """Override, in a process of ours: no picture needs a window, and a warning (PYTHONWARNINGS=error) is no failure."""
+    """Override settings in our process: figures need no window, and warnings (PYTHONWARNINGS=error) are not errors."""
     os.environ["MPLBACKEND"] = "agg"
     kept = [each for each in warnings.filters if each[0] != "error"]
     warnings.resetwarnings()

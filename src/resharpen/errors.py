@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterable, Mapping
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""Characters that a terminal interprets; names in files from others may have them."""
+"""Control characters, which a terminal would interpret; files from others may contain them."""
 
 
 MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-"""Errors of the system that are failures of the machine: a full disk, no memory. Others, such as a directory that does
-not exist, are bad input."""
+"""Codes of an OSError that mean a failure of the machine, such as a full disk. Others, such as a missing directory, are
+invalid input."""
 
 
 class UserError(ValueError):
-    """Bad input, exit code 2. The message says what was wrong and what is allowed."""
+    """Invalid input, exit code 2. The message says what was wrong and what is allowed."""
 
 
 class Failed(RuntimeError):
@@ -23,7 +23,7 @@ class Failed(RuntimeError):
 
 
 def unknown(what: str, name: str, allowed: Iterable[str]) -> UserError:
-    """An error that suggests the nearest allowed name.
+    """An error that suggests the most similar allowed name.
 
     >>> print(unknown("placement", "pery", ["pre", "peri"]))
     unknown placement 'pery': did you mean 'peri'? (allowed: peri, pre)
@@ -34,7 +34,7 @@ def unknown(what: str, name: str, allowed: Iterable[str]) -> UserError:
 
 def suggestion(name: str, allowed: Mapping[str, str] | Iterable[str]) -> str:
     """`did you mean 'NAME'? `: the most similar name, or else up to three that begin with it; empty if there is none.
-    A mapping says what to show for a name.
+    A mapping gives the text to show for a name.
 
     >>> suggestion("fig1", ["fig1-laptop", "fig1-overnight", "fig2-overnight"])
     "did you mean 'fig1-laptop' or 'fig1-overnight'? "

@@ -1,4 +1,4 @@
-"""User code runs inside our process: what it changes is put back, and it cannot end the process in silence."""
+"""Protection of this process from user code: global state is restored, and the process cannot be ended silently."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _torch(get: str, put: str) -> tuple[Callable[[], Any], Callable[[Any], None]
 
 
 def _arithmetic() -> dict[str, tuple[Callable[[], Any], Callable[[Any], None]]]:
-    """State that changes what other code computes: how it is read and put back, by name."""
+    """Global state that affects the results of other code: name -> (getter, setter)."""
     import torch
 
     def put_device(device: Any) -> None:
@@ -45,7 +45,7 @@ def _arithmetic() -> dict[str, tuple[Callable[[], Any], Callable[[Any], None]]]:
 
 
 def _surroundings() -> dict[str, tuple[Callable[..., Any], Callable[..., Any]]]:
-    """State that results do not depend on, but the rest of a command or of a notebook may."""
+    """Global state that does not affect results, but the rest of a command or notebook may depend on it."""
     return {
         "random": (random.getstate, random.setstate),
         "numpy.random": (np.random.get_state, np.random.set_state),
@@ -58,7 +58,7 @@ def _surroundings() -> dict[str, tuple[Callable[..., Any], Callable[..., Any]]]:
 
 
 def arithmetic() -> State:
-    """What the arithmetic of other code depends on, as it is now; torch gets the one thread that engines give it."""
+    """The current state that affects arithmetic; sets torch to one thread, as engines do."""
     import torch
 
     torch.set_num_threads(1)
@@ -70,14 +70,14 @@ def _settings() -> State:
 
 
 def changed(before: State) -> str:
-    """The first setting of `arithmetic` that is no longer what it was; empty if there is none."""
+    """The first setting of `arithmetic` that has changed; empty if there is none."""
     return next((name for name, value in _settings().items() if value != before[name]), "")
 
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """While user code runs: afterwards global state is what it was before, whatever was done to it; `os._exit` raises
-    SystemExit, so that it is reported like any other way to end."""
+    """Run user code and restore global state afterwards. `os._exit` raises SystemExit, so that it is reported like any
+    other way to end the process."""
     arithmetic, surroundings = _arithmetic(), _surroundings()
     before = {name: get() for name, (get, _) in {**arithmetic, **surroundings}.items()}
     directory = _working_directory()
@@ -90,12 +90,12 @@ def guarded() -> Iterator[None]:
     finally:
         os._exit = exit_before
         for name, (get, put) in arithmetic.items():
-            if get() != before[name]:  # some take seconds to put back
+            if get() != before[name]:  # some take seconds to restore
                 put(before[name])
         for name, (_, put) in surroundings.items():
             put(before[name])
         if directory is not None and directory != _working_directory():
-            with contextlib.suppress(OSError):  # it may have been removed
+            with contextlib.suppress(OSError):  # the directory may have been removed
                 os.chdir(directory)
         for number, handler in handlers.items():
             if signal.getsignal(number) is not handler:
@@ -111,7 +111,7 @@ def _working_directory() -> str | None:
 
 def _raising_exit(process: int) -> Callable[[int], NoReturn]:
     def _exit(status: int) -> NoReturn:
-        if os.getpid() != process:  # a forked child ends as it means to
+        if os.getpid() != process:  # a forked child may exit
             end_process(status)
         raise SystemExit(status)
 
@@ -119,7 +119,7 @@ def _raising_exit(process: int) -> Callable[[int], NoReturn]:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether it is a Ctrl-C that arrived while user code ran, and not a KeyboardInterrupt that the code raised."""
+    """Whether this is a Ctrl-C by the user, not a KeyboardInterrupt raised by user code."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next

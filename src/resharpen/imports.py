@@ -1,9 +1,9 @@
-"""What code of the user's own imports from outside the environment: found without executing it, hashed with it, and
-loaded for it alone.
+"""Modules that user code imports from outside the environment: found without executing them, hashed with the code, and
+loaded separately for each file.
 
-`import helper` in FILE.py means helper.py or helper/ beside FILE.py, then whatever Python finds. Files of the standard
-library and of installed packages belong to the environment, which a run records by its versions; all others, editable
-installs included, belong to the code. Only `import` statements are seen, at any depth, not importlib.import_module.
+`import helper` in FILE.py means helper.py or helper/ next to FILE.py, otherwise what Python finds. The standard library
+and installed packages belong to the environment, whose versions a run records. All other files, including editable
+installs, belong to the user code. Only `import` statements are found, at any depth, not importlib.import_module.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from types import ModuleType
 from typing import Any
 
 PREFIX = "resharpen_own_"
-"""Modules of the user's go by the hash of their code, so that two helpers of the same name do not mix."""
+"""User modules are named by the hash of their code, so that two modules of the same name do not collide."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A module that own code imports."""
+    """A module that user code imports."""
 
     module: str
     path: Path
     sha256: str
     beside: bool
-    """Whether it lies beside the file, and is loaded for it alone."""
+    """Whether it is in the directory of the file. Such a module is loaded for this file only."""
 
     @property
     def is_package(self) -> bool:
@@ -43,13 +43,13 @@ class Imported:
 
     @property
     def place(self) -> Path:
-        """Where it lies among copies: a/b.py, or a/b/__init__.py."""
+        """Its path in the directory of copies: a/b.py, or a/b/__init__.py."""
         at = Path(*self.module.split("."))
         return at / "__init__.py" if self.is_package else at.with_name(f"{at.name}{self.path.suffix}")
 
 
 def imported(content: bytes, root: Path) -> tuple[Imported, ...]:
-    """All modules outside the environment that code imports, directly or through others, in order of their names."""
+    """All modules outside the environment that code imports, directly or indirectly, sorted by name."""
     found: dict[str, Imported] = {}
     waiting = [("", True, content)]
     while waiting:
@@ -67,10 +67,10 @@ def imported(content: bytes, root: Path) -> tuple[Imported, ...]:
 
 @cache
 def _names(code: bytes, module: str, is_package: bool) -> tuple[str, ...]:
-    """Every dotted name that may be a module, parents first; "" is the file itself, the package of what lies beside."""
+    """Every dotted name that may be a module, parents first; "" is the package of the file's directory."""
     try:
         tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # said when it is executed
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # reported when the file is executed
         return ()
     return tuple(dict.fromkeys(name for node in ast.walk(tree) for name in _of_node(node, module, is_package)))
 
@@ -93,7 +93,7 @@ def _of_node(node: ast.AST, module: str, is_package: bool) -> Iterator[str]:
 
 
 def _locate(name: str, root: Path) -> tuple[Path, bool] | None:
-    """The file of a module that is not the environment's, and whether it lies below `root`."""
+    """The file of a module outside the environment, and whether it is below `root`."""
     top, *rest = name.split(".")
     if top in sys.stdlib_module_names or top == "resharpen":
         return None
@@ -108,8 +108,8 @@ def _locate(name: str, root: Path) -> tuple[Path, bool] | None:
 
 
 def is_beside(top: str, root: Path) -> bool:
-    """Whether a top-level name means something beside the file: a module, a package, or a directory that Python would
-    take for one because nothing else has the name."""
+    """Whether a top-level name refers to something in the file's directory: a module, a package, or a directory that
+    Python would import as a namespace package because nothing else has the name."""
     if (root / f"{top}.py").is_file() or (root / top / "__init__.py").is_file():
         return True
     return (root / top).is_dir() and not _is_known(top)
@@ -121,7 +121,7 @@ def _below(directory: Path, parts: Sequence[str]) -> Path | None:
 
 
 _installed: set[str] = set()
-"""Top-level names that were found in the environment, which does not change while a process runs."""
+"""Top-level names found in the environment, which is assumed not to change during a process."""
 
 
 def _origin(top: str) -> str | None:
@@ -156,7 +156,7 @@ def _environment() -> tuple[Path, ...]:
 
 
 def prepare(module: ModuleType, root: Path, modules: Sequence[Imported]) -> None:
-    """Let the code of a module, not executed yet, import what lies beside it."""
+    """Let a module that is not executed yet import modules from its own directory."""
     beside = {each.module: each for each in modules if each.beside}
     if not beside:
         return
@@ -169,7 +169,7 @@ def prepare(module: ModuleType, root: Path, modules: Sequence[Imported]) -> None
 
 
 def _builtins(own: str, root: Path, beside: Mapping[str, Imported]) -> dict[str, Any]:
-    """Python's own, with an `import` that looks beside the file first, whenever it is executed."""
+    """Python's builtins with an `__import__` that looks in the file's directory first."""
     tops = {name.split(".")[0] for name in beside}
 
     def import_(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
@@ -189,7 +189,7 @@ class _Beside:
 
 
 class _Finder:
-    """Finds `resharpen_own_HASH.NAME`, and loads the very content that was hashed."""
+    """Finds `resharpen_own_HASH.NAME`, and loads the content that was hashed."""
 
     def __init__(self) -> None:
         self.known: dict[str, _Beside] = {}

@@ -16,13 +16,13 @@ def total_variation(p: Floats, p_star: Floats) -> Floats:
 
 
 ByLength = tuple[NDArray[np.int64], Floats, NDArray[np.int64]]
-"""Lengths, the values of each model at them [M, lengths], and how many prefixes stand behind each."""
+"""Lengths, the values per model [M, lengths], and the number of prefixes per length."""
 
 
 def mean_by_length(
     values_MxP: Floats, length_P: NDArray[np.int64], defined_P: NDArray[np.bool_] | None = None
 ) -> ByLength:
-    """Mean over the prefixes of each length, or over those of them where the values are defined: nan if at none."""
+    """Mean over the prefixes of each length at which the values are defined; nan if there are none."""
     if defined_P is not None and not defined_P.all():
         every = np.unique(length_P)
         values_MxS, counts = np.full((len(values_MxP), len(every)), np.nan), np.zeros(len(every), np.int64)
@@ -41,8 +41,8 @@ def mean_by_length(
 def exact_by_length(
     error_MxP: Floats, row_P: NDArray[np.int64], length_P: NDArray[np.int64], defined_P: NDArray[np.bool_]
 ) -> ByLength:
-    """The share of sequences without an error up to the last place of each length that they have; of those with a place
-    so far where an error is defined. Places are in order, `row_P` says of which sequence.
+    """For each length, the share of sequences without an error up to their last place of this length, among sequences
+    in which an error is defined at some place so far. Places are in order; `row_P` is the sequence of each place.
 
     >>> row, length, defined = np.array([0, 0, 1, 1]), np.array([1, 2, 1, 2]), np.array([1, 1, 0, 1], bool)
     >>> lengths, exact, count = exact_by_length(np.array([[0.0, 1.0, np.nan, 0.0]]), row, length, defined)
@@ -56,10 +56,10 @@ def exact_by_length(
 def exact_places(
     error_MxP: Floats, row_P: NDArray[np.int64], length_P: NDArray[np.int64], defined_P: NDArray[np.bool_]
 ) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
-    """At each place whether its sequence is without an error up to there, [M, P]; which places are the last of their
-    length in a sequence; and which have a place so far where an error is defined, [P]."""
+    """For each place: whether its sequence has no error so far [M, P]; whether it is the last place of its length in
+    its sequence [P]; whether an error is defined at some place so far [P]."""
     first_P = np.maximum.accumulate(np.where(np.diff(row_P, prepend=-1) != 0, np.arange(len(row_P)), 0))
-    wrong_MxP = np.where(defined_P, error_MxP, 0.0)  # nan stays: of a model without values
+    wrong_MxP = np.where(defined_P, error_MxP, 0.0)  # keep nan: a model without values
     total_MxP = np.cumsum(wrong_MxP, axis=1, dtype=np.float64)
     before_MxP = (total_MxP - wrong_MxP)[:, first_P]
     seen_P = np.cumsum(defined_P)
@@ -77,8 +77,8 @@ def means_without(
     blocks: int,
     defined_P: NDArray[np.bool_] | None = None,
 ) -> Floats:
-    """Means by length as in `mean_by_length`, without each block of places, [M, lengths, blocks]; nan where none is
-    left."""
+    """Means by length as in `mean_by_length`, leaving out one block of places at a time, [M, lengths, blocks]; nan
+    where no place is left."""
     every, where_P = np.unique(length_P, return_inverse=True)
     kept_P = np.ones(len(length_P), bool) if defined_P is None else defined_P
     cell_P = (where_P * blocks + block_P)[kept_P]
@@ -94,7 +94,7 @@ def means_without(
 
 
 def jackknife_error(without: Floats) -> Floats:
-    """The standard error of a value from its values without each of K equal blocks, the last axis:
+    """The jackknife standard error of a value, from its values without each of K equal blocks (the last axis):
     sqrt((K - 1) / K  sum_k (v_k - mean)^2).
 
     >>> float(jackknife_error(np.array([2.0, 3.0, 4.0])))  # the means of two of (1, 3, 5); their error is 2 / sqrt(3)
@@ -107,12 +107,12 @@ def jackknife_error(without: Floats) -> Floats:
 def equal_length_auc(
     scores_MxNxL: Floats, legal_NxL: NDArray[np.bool_], weight_NxL: Floats, alive_L: Floats
 ) -> NDArray[np.float64]:
-    """ROC AUC over pairs (legal, illegal) of prefixes of one length, pooled over lengths, a tie counting half; [M].
+    """ROC AUC over pairs (legal, illegal) of prefixes of equal length, pooled over lengths; ties count half; [M].
 
         sum_l alive_l sum_ij w_il w_jl ([x_il > x_jl] + [x_il = x_jl] / 2)  /  sum_l alive_l sum_ij w_il w_jl
 
-    with i over the legal and j over the illegal prefixes of length l: a length is drawn as prefixes occur, then two of
-    them. nan where there is no pair, or a score is not a number.
+    with i over the legal and j over the illegal prefixes of length l. Lengths are weighted by how often prefixes of
+    this length occur. nan if there is no pair, or if a score is nan.
 
     >>> scores = np.array([[[3.0], [1.0], [1.0], [0.0]]])  # one model, four prefixes of one length
     >>> equal_length_auc(scores, np.array([[1], [1], [0], [0]], bool), np.full((4, 1), 0.25), np.ones(1)).tolist()

@@ -17,7 +17,7 @@ from resharpen.views.violins import Look
 
 
 class Interruptible(Orderly):
-    """A second interrupt ends the cell at once, but not the kernel."""
+    """A second interrupt ends the cell immediately, but not the kernel."""
 
     def stop(self, number: int, _frame: object) -> None:
         if self.number:
@@ -26,9 +26,9 @@ class Interruptible(Orderly):
 
 
 def run(experiment: Experiment, directory: str | Path, **how: Any) -> Run:
-    """Train all models of an experiment in a directory, or continue; `how` are further arguments of
+    """Train all models of an experiment in a directory, or continue a run. `how` are further arguments of
     `experiments.running.runner.run`, for example `workers`. In a notebook progress is shown, and the interrupt button
-    stops after the current chunk: nothing is lost, and the same cell continues."""
+    stops training after saving its state; run the same cell again to continue."""
     if not in_notebook():
         return runner.run(experiment, directory, **how)
     with orderly(Interruptible()) as asked:
@@ -47,13 +47,13 @@ def draw(
     test: str = "",
     look: Look = Look(),  # noqa: B008  it is frozen
 ) -> Figures:
-    """The figures of a run by name, `figure` first; with `metric` only that one, with `test` on that test distribution.
-    With `attention` the kept models are scored with another one, as by `rescore`; `track` iterates over the shards and
-    may show progress; `look` sets width and title."""
+    """The figures of a run by name, `figure` first; with `metric` only that metric, with `test` on that test
+    distribution. With `attention` the stored models are scored with another attention, as by `rescore`; `track`
+    iterates over the shards and may show progress; `look` sets width and title."""
     if attention is None:
         return draw_figures(run, selection, lengths=lengths_of(run, test), metric=metric, test=test, look=look)
     if not isinstance(run, Run):
         raise UserError(f"{run.directory} is a reference: it has no weights to score with {attention}")
-    lengths_of(run, test)  # an unknown test says so before anything is scored
+    lengths_of(run, test)  # an unknown test is reported before anything is scored
     lengths = rescore(run, attention, selection, track, test)
     return draw_figures(run, selection, attention, lengths, metric, test, look)

@@ -1,14 +1,14 @@
-"""Code of the user's own: `FILE.py:NAME` wherever a built-in name could stand.
+"""User code: `FILE.py:NAME` wherever a built-in name is allowed.
 
-A file is known by its content. `admit` reads and hashes it, and from then on what it defines goes by a reference that
-says which content is meant, wherever the file lies:
+Files are identified by content. `admit` reads and hashes a file. From then on its objects are named by a reference that
+contains the hash and does not depend on the path:
 
     dyt.py:dyt@3f2a9c0b1d4e
 
-So a spec, a table or an id that names the user's code can never mean another version of it. The hash covers what the
-file imports from outside the environment (`imports.py`). `find` executes the file, once, and gives what it defines by
-that name. A name that comes out of a run or a reference, which others may have written, never leads to a file: `stored`
-lets references pass and nothing else.
+So a spec, a table or an id that names user code can never refer to another version of it. The hash includes the modules
+that the file imports from outside the environment (`imports.py`). `find` executes the file, once, and returns the
+object of that name. Names in a run or a reference, which others may have written, never lead to a file: `stored`
+accepts references only.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ T = TypeVar("T")
 DIGITS = 12
 _REFERENCE = re.compile(rf"(?P<file>[^:/@]+\.py):(?P<name>\w+)@(?P<digest>[0-9a-f]{{{DIGITS}}})")
 _admitted: dict[str, Path] = {}
-"""Start of the digest -> where a file with that content, and imports with theirs, lies."""
+"""Start of the digest -> the source with that content, including its imports."""
 _offered: dict[str, Any] = {}
-"""Reference -> the object itself, where it was given: the file that it comes from, a script say, is not executed."""
+"""Reference -> an object that was passed from Python. Its file, for example a script, is not executed."""
 _files: set[str] = set()
-"""Every file of user code that was let in, imported ones included: what tracebacks are cut to."""
+"""All admitted files of user code, including imported ones. Tracebacks show only frames in these files."""
 _MODULE = re.compile(rf"\b{imports.PREFIX}[0-9a-f]{{{DIGITS}}}\.")
 IMPORTS = ".imports"
-"""Copies of what FILE.py imports lie in FILE.imports/, beside the copy of FILE.py."""
+"""Copies of the modules that FILE.py imports are in FILE.imports/, next to the copy of FILE.py."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file of the user's: where it was when a run began, the hash of what it held, and what it imports."""
+    """A file of user code: its path and content hash when the run started, and the modules that it imports."""
 
     path: Path
     sha256: str
@@ -62,12 +62,12 @@ class Source:
 
     @property
     def root(self) -> Path:
-        """The directory that its imports start from."""
+        """The directory in which its imports are looked up."""
         copies = self.path.with_suffix(IMPORTS)
         return copies if copies.is_dir() else self.path.parent
 
     def copies(self) -> dict[Path, Path]:
-        """Where a copy of each file belongs, below the directory of copies -> the file itself."""
+        """Path of each copy, relative to the directory of copies -> the original file."""
         name = f"{self.digest[:DIGITS]}-{self.path.name}"
         beside = Path(name).with_suffix(IMPORTS)
         return {Path(name): self.path, **{beside / each.place: each.path for each in self.imports}}
@@ -78,13 +78,13 @@ class Source:
 
 
 def digest_of(sha256: str, modules: Mapping[str, str]) -> str:
-    """The hash of a file and of the modules that it imports, by name; of a file without any, its own."""
+    """The hash of a file together with the modules that it imports; without imports, the hash of the file."""
     lines = [sha256, *(f"{module} {digest}" for module, digest in sorted(modules.items()))]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest() if modules else sha256
 
 
 def is_own(name: str) -> bool:
-    """Whether a name in a spec is one of the user's: `FILE.py:NAME`, or a reference.
+    """Whether a name in a spec refers to user code: `FILE.py:NAME`, or a reference.
 
     >>> is_own("my/dyt.py:dyt"), is_own("dyt.py:dyt@3f2a9c0b1d4e"), is_own("rms")
     (True, True, False)
@@ -93,7 +93,7 @@ def is_own(name: str) -> bool:
 
 
 def short(name: str) -> str:
-    """The name by itself, for ids and figures.
+    """The name without file and hash, for ids and figures.
 
     >>> short("my/dyt.py:dyt"), short("dyt.py:dyt@3f2a9c0b1d4e"), short("rms")
     ('dyt', 'dyt', 'rms')
@@ -102,7 +102,7 @@ def short(name: str) -> str:
 
 
 def is_there(name: str, base: Path | None = None) -> bool:
-    """Whether there is a file of `FILE.py:NAME`, relative to `base`."""
+    """Whether the file of `FILE.py:NAME` exists, relative to `base`."""
     return _path(name, base).is_file()
 
 
@@ -114,26 +114,26 @@ def _path(name: str, base: Path | None) -> Path:
 
 
 def refer(name: str, base: Path | None = None) -> str:
-    """The reference of `FILE.py:NAME`, the file being relative to `base`; a reference stays as it is."""
+    """The reference of `FILE.py:NAME`, with the file relative to `base`; a reference is returned unchanged."""
     if _REFERENCE.fullmatch(name):
         return name
     path, attribute = _path(name, base), name.rpartition(":")[-1]
     source = admit(path)
     reference = f"{path.name}:{attribute}@{source.digest[:DIGITS]}"
     if not _REFERENCE.fullmatch(reference):
-        raise UserError(f"'{name}': own code is FILE.py:NAME, without ':', '@' or '/' in the file's own name")
+        raise UserError(f"'{name}': write user code as FILE.py:NAME; the name of the file must not contain ':' or '@'")
     return reference
 
 
 def stored(name: str) -> str:
-    """A name in the spec of a run or a reference: a built-in one, or a reference; UserError for a path."""
+    """A name in the spec of a run or a reference: a built-in name or a reference; UserError for a path."""
     if is_own(name) and not _REFERENCE.fullmatch(name):
         raise UserError(f"'{name}' is a path: a stored spec names code by its hash, as FILE.py:NAME@HASH")
     return name
 
 
 def read(path: Path) -> Source:
-    """A file as it is now, with what it imports; it is not let in."""
+    """Read and hash a file and its imports, without admitting it."""
     path = path.resolve()
     content = _content(path)
     source = Source(path, hashlib.sha256(content).hexdigest())
@@ -144,7 +144,7 @@ def read(path: Path) -> Source:
 
 
 def admit(path: Path) -> Source:
-    """Let the code of a file in, as it is now, with what it imports."""
+    """Admit a file with its current content, and the modules that it imports."""
     source = read(path)
     _admitted[source.digest[:DIGITS]] = source.path
     _files.update(map(str, (source.path, *(each.path for each in source.imports))))
@@ -152,14 +152,14 @@ def admit(path: Path) -> Source:
 
 
 def is_admitted(digest: str) -> bool:
-    """Whether this very content was let in, and is still there."""
+    """Whether this content was admitted and the files are unchanged."""
     path = _admitted.get(digest[:DIGITS])
     return path is not None and path.is_file() and read(path).digest == digest
 
 
 def _content(path: Path) -> bytes:
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would block
             raise UserError(f"{path} is not a regular file")
         return path.read_bytes()
     except OSError as error:
@@ -167,10 +167,10 @@ def _content(path: Path) -> bytes:
 
 
 def source(reference: str) -> Source:
-    """Where the code of a reference lies."""
+    """The source of a reference."""
     digest = reference.rsplit("@", 1)[-1]
     if digest not in _admitted:
-        raise UserError(f"the code of '{reference}' is not at hand: a run says where it is, a reference keeps no code")
+        raise UserError(f"the code of '{reference}' is not available: a reference stores no code, a run does")
     found = admit(_admitted[digest])
     if not found.digest.startswith(digest):
         what = ", or a file that it imports," if found.imports else ""
@@ -179,7 +179,7 @@ def source(reference: str) -> Source:
 
 
 def find(reference: str) -> Any:
-    """What the file of a reference defines under its name; the file is executed the first time."""
+    """The object that a reference names. Its file is executed on first use."""
     name, found = short(reference), source(reference)
     if reference in _offered:
         return _offered[reference]
@@ -191,12 +191,12 @@ def find(reference: str) -> Any:
 
 
 def offer(reference: str, thing: Any) -> None:
-    """An object of the user's that `find` gives for its reference."""
+    """Register an object from Python, which `find` then returns for its reference."""
     _offered[reference] = thing
 
 
 def find_in(catalog: Mapping[str, T], kind: type[T], what: str, name: str) -> T:
-    """The built-in thing of that name, or the user's own, which has to be of that kind."""
+    """The built-in object of that name, or the user's, which must be an instance of `kind`."""
     if not is_own(name):
         return _built_in(catalog, what, name)
     found = find(name)
@@ -207,7 +207,7 @@ def find_in(catalog: Mapping[str, T], kind: type[T], what: str, name: str) -> T:
 
 
 def find_class(catalog: Mapping[str, type[T]], base: type[T], what: str, kind: str) -> type[T]:
-    """The built-in class of that kind, or the user's own, whose kind is then its reference."""
+    """The built-in class of that kind, or the user's, whose `kind` is set to its reference."""
     if not is_own(kind):
         return _built_in(catalog, what, kind)
     found = find(kind)
@@ -215,7 +215,7 @@ def find_class(catalog: Mapping[str, type[T]], base: type[T], what: str, kind: s
     if not (frozen and issubclass(found, base)):
         raise UserError(
             f"'{short(kind)}' in {source(kind).path} is not a {what}: "
-            f"it has to be a frozen dataclass derived from rs.{base.__name__}"
+            f"it must be a frozen dataclass derived from rs.{base.__name__}"
         )
     check_class(found, f"'{short(kind)}' in {source(kind).path}")
     found.kind = kind  # pyright: ignore[reportAttributeAccessIssue]
@@ -239,12 +239,12 @@ def _module(source: Source) -> ModuleType:
     code = source.path.read_bytes()
     if hashlib.sha256(code).hexdigest() != source.sha256:
         raise UserError(f"{source.path} has changed while it was read")
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look up their module
     imports.prepare(module, source.root, source.imports)
     _loading.append(source.path)
     try:
         with blamed(f"{source.path} cannot be loaded"):
-            # the very bytes that were hashed: the loader might take what Python keeps of an earlier content
+            # compile the bytes that were hashed: a loader might use bytecode cached from an earlier version
             exec(compile(code, source.path, "exec", dont_inherit=True), vars(module))
     except BaseException as error:
         for loaded in [loaded for loaded in sys.modules if loaded == name or loaded.startswith(f"{name}.")]:
@@ -258,23 +258,23 @@ def _module(source: Source) -> ModuleType:
 
 
 _loading: list[Path] = []
-"""Files that are being executed."""
+"""Files that are currently being executed."""
 
 
 def refuse_while_loading() -> None:
-    """UserError for a script that sets up or starts a run when it is loaded as own code."""
+    """UserError for a script that defines or starts a run while it is loaded as user code."""
     if _loading:
-        raise UserError("it sets up a run when it is loaded: put what it does under `if __name__ == '__main__':`")
+        raise UserError("it defines or starts a run when it is loaded: put that under `if __name__ == '__main__':`")
 
 
 @contextlib.contextmanager
 def blamed(what: str) -> Iterator[None]:
-    """Where user code runs: whatever comes out of it, an exit too, is an OwnCodeError that begins with `what`."""
+    """Turn any exception of user code, including SystemExit, into an OwnCodeError that begins with `what`."""
     try:
         with guarded():
             yield
     except BaseException as error:
-        # a syntax error has no frame in the file that it is in
+        # a syntax error has no frame in its file
         theirs = raised_by_own(error) or isinstance(error, SyntaxError)
         if isinstance(error, UserError) or not theirs or is_interrupt(error):
             raise
@@ -284,7 +284,7 @@ def blamed(what: str) -> Iterator[None]:
 
 
 class OwnCodeError(UserError):
-    """An exception in the user's own code: what was going on, and the traceback, of which the user's frames."""
+    """An exception in user code: what was being done, and the traceback with the user's frames only."""
 
     def __init__(self, what: str, error: BaseException):
         frames = traceback.extract_tb(error.__traceback__)
@@ -295,11 +295,11 @@ class OwnCodeError(UserError):
 
 
 LONGEST_SAID = 2000
-"""Characters of an exception's own text that are shown."""
+"""Characters of an exception's message that are shown."""
 
 
 def _place(error: BaseException) -> str:
-    """File and line of the user's code that an exception came from."""
+    """File and line of the user code that raised an exception."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_own_file(frame.filename)]
     return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else ""
 
@@ -309,5 +309,5 @@ def is_own_file(filename: str) -> bool:
 
 
 def raised_by_own(error: BaseException) -> bool:
-    """Whether an exception came out of the user's code."""
+    """Whether an exception was raised in user code."""
     return bool(_place(error))

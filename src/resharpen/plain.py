@@ -1,4 +1,4 @@
-"""Dataclasses from plain data, such as a table of a TOML file: every key known, every value of its type."""
+"""Dataclasses from plain data, such as a table of a TOML file, with keys and types checked."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
@@ -20,7 +20,7 @@ _WORDS = {
 
 
 def build(kind: type[T], data: Data, where: str) -> T:
-    """The dataclass with the given fields; `where` says where the data stands."""
+    """The dataclass with the given fields; `where` is the name of the table in error messages."""
     known_fields = {field.name: field for field in fields(kind)}  # pyright: ignore[reportArgumentType]
     known(f"key in {where}", data, known_fields)
     for name, field in known_fields.items():
@@ -38,7 +38,7 @@ def known(what: str, given: Iterable[str], allowed: Iterable[str]) -> None:
 
 
 def typed(name: str, value: Any, kind: type, words: str | None = None) -> Any:
-    """A value of the type; a whole number is a number too, and true is no number."""
+    """A value, checked to be of the type. An int is accepted as a float; a bool is not a number."""
     fits = isinstance(value, int | float if kind is float else kind)
     if not fits or (isinstance(value, bool) and kind is not bool):
         raise UserError(f"{name} = {shown(value)}: must be {words or _WORDS.get(kind, kind)}")
@@ -49,13 +49,13 @@ def typed(name: str, value: Any, kind: type, words: str | None = None) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as an error message has room for it.
+    """A value, shortened for an error message.
 
     >>> shown("x"), shown([0] * 1000)
     ("'x'", '[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ...')
     """
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a number of thousands of digits, lists in lists in lists
+    except (ValueError, RecursionError):  # a number with thousands of digits, deeply nested lists
         return "..."
     return text if len(text) <= 200 else f"{text[:39]} ..."

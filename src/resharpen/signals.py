@@ -1,7 +1,7 @@
 """Signal handling: Ctrl-C ends with exit code 130, TERM with 143, without a traceback and without loss of work.
 
-Outside training the process ends at once, because an exception raised during an import could be swallowed or shown as a
-traceback. During training a first signal asks for an orderly stop, and USR1 for saving all states now.
+Outside training the process ends immediately, because an exception raised during an import could be swallowed or shown
+as a traceback. During training a first signal requests an orderly stop, and USR1 requests saving all states now.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 end_process = os._exit
-"""Ends this process at once, also while user code runs, which has no `os._exit` of its own: see `guard.py`."""
+"""Ends this process immediately, also while `os._exit` is replaced for user code (`guard.py`)."""
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 SAVING = [signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else []  # not on Windows
 
@@ -27,12 +27,12 @@ def end_at_once() -> Iterator[None]:
 
 
 class Orderly:
-    """What signals have asked for."""
+    """Requests made by signals."""
 
     number = 0
-    """The signal that asks to stop, or 0."""
+    """The signal that requested a stop, or 0."""
     saves = 0
-    """How often saving was asked for."""
+    """Number of requests to save."""
 
     def is_stopping(self) -> bool:
         return self.number != 0
@@ -41,7 +41,7 @@ class Orderly:
         if self.number:
             _end(number)
         self.number = number
-        say("stopping after the current chunk; press Ctrl-C again to end at once\n")
+        say("stopping after the current chunk; press Ctrl-C again to end immediately\n")
 
     def save(self, _number: int, _frame: object) -> None:
         self.saves += 1
@@ -49,7 +49,7 @@ class Orderly:
 
 @contextlib.contextmanager
 def orderly(asked: Orderly | None = None) -> Iterator[Orderly]:
-    """During training: a first signal asks to stop. A second one ends at once, which loses a few seconds of work."""
+    """During training: a first signal requests a stop. A second one ends the process, losing seconds of work."""
     asked = asked or Orderly()
     with _handling(dict.fromkeys(STOPPING, asked.stop) | dict.fromkeys(SAVING, asked.save)):
         yield asked

@@ -1,6 +1,6 @@
-"""Names that states, weights files and tables share.
+"""Names shared by states, files of weights and tables.
 
-The state of an ensemble is a flat dict of arrays, model axis first: `theta.E`, `ema.W_Q`. Kept weights are named
+The state of an ensemble is a flat dict of arrays, model axis first: `theta.E`, `ema.W_Q`. Stored weights are named
 `WEIGHTS.SELECTION.NAME`: which weights, at which checkpoint.
 """
 

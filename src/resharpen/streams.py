@@ -3,8 +3,8 @@
 Philox4x32-10 (Salmon et al., 2011) turns a 64-bit key and a 128-bit counter into four 32-bit words. There is no
 state to carry: draw 977 of a run can be computed without the 976 before it, in any process, in NumPy or in C++.
 
-A **key** is a hash of what the numbers are for, a **counter** says which of them. A setting is the name of the task and
-the training length, nothing of the model or the variant:
+A **key** is a hash of the purpose of the numbers, a **counter** is their index. A setting is the name of the task and
+the training length, independent of the model and the variant:
 
     hyperparameter `name` of draw i    key(seed, setting, "draw", name)    counter (block, i, 0, 0)
     initial matrix `name` of draw i    key(seed, setting, "init", name)    counter (block, i, 0, 0)

@@ -1,4 +1,4 @@
-"""How numbers and names are written for people."""
+"""Formatting of numbers and names."""
 
 from __future__ import annotations
 

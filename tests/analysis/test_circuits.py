@@ -260,7 +260,7 @@ def test_picture_of_a_run_counts_the_diverged(tables: dict[str, circuits.Table])
     assert "15 models" in caption
     assert "3 diverged" in caption
     assert {"weight decay", "share of models"} <= set(labels(figure))
-    assert "pairs of tokens that attention does not tell apart" in labels(figure)
+    assert "pairs of tokens that attention does not distinguish" in labels(figure)
     shares = [bar.get_height() for bar in figure.axes[1].patches]
     keys = ("residual", "scaled_residual")
     assert shares == [float((tables[name][key] < 0.1).sum() / 5) for name in tables for key in keys]

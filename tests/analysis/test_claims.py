@@ -98,7 +98,7 @@ def test_claims_are_about_the_paper_s_models_and_search(tiny, tmp_path):
     wider = replace(tiny, models=2, settings=(Setting(SetComplement(4), 2, Minimal(4, 5, 1, 3)),))
     store = run(wider, tmp_path / "wider", workers=1)
     assert claims(store) == []
-    assert why_no_claims(store) == "claims are about the paper's models, and sct-v4-s2 has a different one"
+    assert why_no_claims(store) == "claims are about the paper's models, but sct-v4-s2 has a different model"
 
 
 def test_tidy_results_hold_every_hyperparameter(tiny, tmp_path):

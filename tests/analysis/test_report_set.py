@@ -282,7 +282,7 @@ def test_seeds_are_pooled(tiny, tmp_path):
         gains.append((rows.filter(variant="pre")["score_new"] - rows.filter(variant="peri")["score_new"]).to_numpy())
     effect = next(e for e in both.effects if (e.setting, e.lengths) == ("sct-v4-s1", "new"))
     assert effect.median.interval.estimate == pytest.approx(np.median(np.concatenate(gains)), rel=1e-6)
-    with pytest.raises(UserError, match=r"has the seed of another run \(0\)"):
+    with pytest.raises(UserError, match=r"has the same seed as another run \(0\)"):
         compare(a, pool=[a])
     other = run(replace(tiny, seed=2, steps=13), tmp_path / "other", workers=1)
     with pytest.raises(UserError, match="steps: "):

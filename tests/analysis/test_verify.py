@@ -125,7 +125,7 @@ def test_hyperparameters_that_were_changed_are_named(tiny, reference, tmp_path):
     [
         ({"steps": 13}, "steps = 13, not 12"),
         ({"variants": {"post": Variant("post")}}, "no setting and variant in common"),
-        ({"hyperparameters": {"weight_decay": rs.Row(0.1, 0.2)}}, "what is drawn for it differs"),
+        ({"hyperparameters": {"weight_decay": rs.Row(0.1, 0.2)}}, "its hyperparameter table differs"),
     ],
 )
 def test_another_spec_is_refused(tiny, reference, tmp_path, capsys, change, said):
@@ -162,7 +162,9 @@ def test_a_run_of_a_kernel_with_a_known_fault_says_so(tmp_path, capsys):
     checks = verify(run, reference)
     assert not differing(checks)
     (named,) = [name for check in checks for name in check.faulty]
-    assert named.startswith("sct-v9-s1/peri: the reference was made by a kernel in which inputs of one token trained")
+    assert named.startswith(
+        "sct-v9-s1/peri: the reference was trained by a kernel with a fault (inputs of one token trained"
+    )
     with pytest.raises(SystemExit) as ended:
         main(["verify", str(tmp_path / "run"), "--reference", str(reference.directory)])
     assert ended.value.code == 1

@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_skipped_with_the_reason(kept, monkeypatch):
     monkeypatch.setattr("resharpen.experiments.running.quick.calibrate", lambda experiment: one_second)
     long, short = plan_quick(both, 1, minutes=1)
     assert (short.experiment.models, short.why_not, short.seconds) == (1, "", pytest.approx(24.4))
-    assert long.why_not == "1 model per variant for 24 steps would take about 0.8 min here, more than is left"
+    assert long.why_not == "1 model per variant for 24 steps would take about 0.8 min here, more than the time left"
     assert all(plan.why_not for plan in plan_quick(both, 1, minutes=0.4))
     for minutes, models in ((2.0, (1, 1)), (3.6, (1, 6)), (8.0, (6, 6)), (12.4, (6, 16)), (21.2, (16, 16))):
         assert tuple(plan.experiment.models for plan in plan_quick(both, 1, minutes)) == models

@@ -118,7 +118,7 @@ def test_unknown_tests_are_one_line(plain, tested, capsys):
         ({"ignore": 1}, r"test 'x': unknown key in \[task\] 'ignore': did you mean 'p_ignore'"),
         ({"p_ignore": 1.5}, "test 'x': p_ignore = 1.5: a probability"),
         ({"p_ignore": "a"}, "test 'x': p_ignore = 'a': must be a number"),
-        ({}, "test 'x': name the fields that differ"),
+        ({}, "test 'x': no field differs from the task"),
         (3, "test.x = 3: must be a table"),
         (Dyck(2, 3), "must be a table"),
     ],
@@ -129,9 +129,9 @@ def test_wrong_parameters_are_one_line(test, message):
 
 
 def test_names_and_vocabularies_are_checked():
-    with pytest.raises(UserError, match="test 'a/b': a name of letters"):
+    with pytest.raises(UserError, match="test 'a/b': names may have letters"):
         FlipFlop().with_options(tests={"a/b": {"p_ignore": 0.5}})
-    with pytest.raises(UserError, match="test 'more': its vocabulary is 8, that of training 6"):
+    with pytest.raises(UserError, match="test 'more': its vocabulary is 8, that of the task is 6"):
         Dyck(2, 3).with_options(tests={"more": {"k": 3}})
     assert Dyck(2, 3).with_options(tests={"deep": Dyck(2, 2)}).tests == {"deep": {"m": 2}}
 

@@ -33,10 +33,10 @@ NO_POSITIONS = "a retriever reads a set: its items have no positions; nope fits"
 SETS_FIT = "softmax, log-n, ssmax, entmax, asentmax, sink, sigmoid, top-k fit"
 REFUSED = {
     "minimal": {
-        "nape": "nape gives positions to half of the heads: heads = 1 is odd; rope, rope-500k, nope, alibi, ",
-        "rope-half": "rope-half turns pairs in half of a head: d_k = 2 is no multiple of 4; rope, rope-500k, nope, ",
-        "window": "window leaves out keys 16 tokens back, and no input of the task is longer than 4 tokens: ",
-        "differential": "differential goes by pairs of heads: heads = 1 is odd; softmax, log-n, ",
+        "nape": "nape gives positions to half of the heads, but heads = 1 is odd; rope, rope-500k, nope, alibi, ",
+        "rope-half": "rope-half rotates pairs in half of a head, but d_k = 2 is not a multiple of 4; rope, ",
+        "window": "window masks keys 16 tokens back, but no input of the task is longer than 4 tokens: ",
+        "differential": "differential needs pairs of heads, but heads = 1 is odd; softmax, log-n, ",
         "adaptive-temperature": TO_READ,
     },
     "transformer": {"adaptive-temperature": TO_READ},
@@ -47,21 +47,21 @@ REFUSED = {
             if name not in ("none", "pre", "post", "peri")
         },
         **{name: NO_POSITIONS for name in POSITIONS if name != "nope"},
-        "rezero": "rezero scales what a block adds to a stream, and a retriever has no stream",
-        "layer-scale": "layer-scale scales what a block adds to a stream, and a retriever has no stream",
+        "rezero": "rezero scales the output of a block, but a retriever has no residual stream",
+        "layer-scale": "layer-scale scales the output of a block, but a retriever has no residual stream",
         **{
-            name: f"{name} needs an order, and a retriever reads a set; {SETS_FIT}"
+            name: f"{name} needs an order, but a retriever reads a set; {SETS_FIT}"
             for name in ("stick-breaking", "window", "forgetting", "retention", "gated-retention")
         },
-        "differential": f"differential goes by pairs of heads, and a retriever has one; {SETS_FIT}",
-        "gated": f"gated goes by what the query reads, and a retriever's query is one for all; {SETS_FIT}",
+        "differential": f"differential needs pairs of heads, but a retriever has one head; {SETS_FIT}",
+        "gated": f"gated depends on the input of the query, but a retriever's query has none; {SETS_FIT}",
         "adaptive-temperature": TO_READ,
     },
 }
 RECURRENT = ("rnn", "gru", "lstm")
 for kind in RECURRENT:
     REFUSED[kind] = {
-        name: f"{kind.capitalize()} has no {of} in its `takes`: '{name}' would change nothing"
+        name: f"{kind.capitalize()} has no {of} in its `takes`: '{name}' would have no effect"
         for of in ("norm", "attention", "positions", "dropout")
         for name in CATALOGS[of]
         if name not in ("rms", "softmax", "nope", "no-dropout")
@@ -179,11 +179,15 @@ def test_or_it_is_refused_with_its_reason(model, name, message):
 @pytest.mark.parametrize(
     ("setting", "variant", "message"),
     [
-        (Setting(SetComplement(5), 3), "olmo2", "sign of queries and keys of one number: d_k = 1; pre, post, peri, "),
+        (Setting(SetComplement(5), 3), "olmo2", "(d_k = 1) keeps only the sign; pre, post, peri, "),
         (Setting(SetComplement(5), 3), "peri+rope", "d_k = 1 is odd; nope, alibi, "),
-        (SETTINGS["transformer"], "peri+stick-breaking+alibi", "goes without positions; nope fits"),
+        (SETTINGS["transformer"], "peri+stick-breaking+alibi", "cannot be combined with positions; nope fits"),
         (SETTINGS["retriever"], "none+stick-breaking+rope", NO_POSITIONS.split(";")[0]),
-        (replace(SETTINGS["transformer"], model=Transformer(6, 1, 3, 3, 4)), "gemma3+nope", "d / heads = 1; pre, "),
+        (
+            replace(SETTINGS["transformer"], model=Transformer(6, 1, 3, 3, 4)),
+            "gemma3+nope",
+            "(d / heads = 1) keeps only the sign; pre, ",
+        ),
         (
             replace(SETTINGS["transformer"], model=Transformer(6, 1, 6, 3, 4)),
             "nape",
@@ -210,7 +214,7 @@ def test_an_attention_that_orders_has_no_positions_by_itself():
 def test_a_model_is_not_read_with_what_has_to_be_learned(stored):
     model, store = stored
     for name, learned in (("ssmax", "s"), ("asentmax", "w_b, c_b, w_g, c_g"), ("gated", "W_g")):
-        with pytest.raises(rs.UserError, match=f"'{name}' learns {learned}: models have to be trained with it"):
+        with pytest.raises(rs.UserError, match=f"'{name}' learns {learned}: models must be trained with it"):
             rs.rescore(store, name)
     if model == "retriever":
         with pytest.raises(rs.UserError, match="needs an order"):

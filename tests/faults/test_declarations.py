@@ -53,7 +53,7 @@ def test_functions_of_other_arguments(tmp_path, kind, wrong):
 @pytest.mark.parametrize("kind", ["norm", "attention", "positions", "optimizer"])
 def test_decorators_without_brackets(tmp_path, kind):
     said = load(tmp_path, f"@rs.{kind}\ndef f(x, p):\n    return x")
-    assert f"@rs.{kind} needs brackets: @rs.{kind}(...) above def f" in said
+    assert f"@rs.{kind} needs parentheses: @rs.{kind}(...) above def f" in said
 
 
 DECLARED = {
@@ -65,7 +65,7 @@ DECLARED = {
     "@rs.norm(a=3)": r"f: a = 3: must be rs\.learned\(\.\.\.\)",
     "@rs.norm({'r': (1, 2)})": r"f: r = \(1, 2\): must be rs\.Row\(low, high\)",
     "@rs.norm([1])": r"hyperparameters = \[1\]: must be a dict of rs\.Row",
-    "@rs.norm({'a b': rs.Row(1, 2)})": "has the name 'a b': must be a name of Python",
+    "@rs.norm({'a b': rs.Row(1, 2)})": "has the name 'a b': must be a Python identifier",
     "@rs.positions(on='logit')": r"unknown place of positions 'logit': did you mean 'logits'\?",
     "@rs.positions(on='nothing')": "unknown place of positions 'nothing'",
     "@rs.attention(softmax=1)": "softmax of @rs.attention = 1: must be true or false",

@@ -134,7 +134,7 @@ def test_a_damaged_shard_behind_a_link_is_refused_and_nothing_deleted_there(fini
     (where.directory / "lengths.parquet").write_bytes(b"damaged")
     (where.directory / "thesis.tex").write_text("do not touch")
     before = sorted(path.name for path in (tmp_path / "elsewhere").rglob("*"))
-    with pytest.raises(UserError, match="is a symbolic link: a run is not written through links"):
+    with pytest.raises(UserError, match="is a symbolic link: runs are not written through links"):
         run(spec, finished.directory, workers=1)
     assert sorted(path.name for path in (tmp_path / "elsewhere").rglob("*")) == before
 

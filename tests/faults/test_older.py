@@ -77,7 +77,7 @@ def test_models_of_other_versions_are_opened(finished, whole, change):
 
 def test_a_model_without_what_it_reads_is_one_line(finished):
     doctor(finished, "models", lambda table: table.drop("rms_epsilon"))
-    with pytest.raises(rs.UserError, match=f"model '{MODEL}' cannot be opened: its rms_epsilon is not recorded in"):
+    with pytest.raises(rs.UserError, match=f"model '{MODEL}' cannot be loaded: its rms_epsilon is not recorded in"):
         rs.load_model(Run(finished.directory), MODEL)
 
 

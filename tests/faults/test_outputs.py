@@ -46,7 +46,7 @@ def test_no_output_among_the_files_of_a_run(finished, tmp_path, monkeypatch, cap
         ways = [f"{run}/{place}", f"{run}/shards/../{place}", f"finished/{place}"]
         for way in ways + [f"link/{place[7:]}"] * place.startswith("shards/"):
             said = refused(capsys, name, target, option, way)
-            assert f"{way} lies among the files that {run} consists of: choose another place" in said
+            assert f"{way} is inside the files of {run}: choose another path" in said
     assert files_in(run) == before
 
 
@@ -54,7 +54,7 @@ def test_no_output_over_a_reference(finished, tmp_path, capsys):
     kept = write_reference(finished, rs.scores(finished), tmp_path / "kept").directory
     before = files_in(kept)
     (table,) = kept.glob("models-*.parquet")
-    assert "lies among" in refused(capsys, "results", str(finished.directory), "--parquet", str(table))
+    assert "is inside the files" in refused(capsys, "results", str(finished.directory), "--parquet", str(table))
     main(["report", str(kept), "--out", str(kept / "page.html")])
     assert files_in(kept) == before | {"page.html": (kept / "page.html").read_bytes()}
 

@@ -158,7 +158,7 @@ def test_code_in_a_reference_is_not_executed(results, kept, capsys):
     """By whatever reference.json says of it."""
     name_payload(kept / "reference.json", str(kept / "payload.py"))
     for command in ("results", "claims", "report"):
-        assert "a reference keeps no code" in refused(capsys, command, "kept", "--trust-code")
+        assert "a reference stores no code" in refused(capsys, command, "kept", "--trust-code")
     name_payload(results / "run.json", str(kept / "payload.py"))
     assert NOT_MINE in refused(capsys, "status", "results")
 

@@ -76,7 +76,7 @@ def test_signals_in_training(tmp_path):
         os.killpg(process.pid, signal.SIGTERM)
         said, error = process.communicate(timeout=60)
     assert process.returncode == 143, error
-    assert error == "stopping after the current chunk; press Ctrl-C again to end at once\n"
+    assert error == "stopping after the current chunk; press Ctrl-C again to end immediately\n"
     assert f"resharpen run '{tmp_path}/it'\"'\"'s'" in said.replace("\n", "")
     assert len(Run(out).done()) == 0
 

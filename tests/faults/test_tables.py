@@ -36,8 +36,8 @@ WRONG = {
     "no models": ("models", lambda table: table.head(0), "it has no sct-v4-s1/pre/0"),
     "a row less": ("lengths", lambda table: table.head(-1), "rows of sct-v4-s1/pre/2 is 17: it must be 18"),
     "a checkpoint less": ("curves", lambda table: table.head(-1), "rows of sct-v4-s1/pre/2 is 5: it must be 6"),
-    "a row twice": ("lengths", lambda table: pl.concat([table, table.head(1)]), "two rows of sct-v4-s1/pre/0, train"),
-    "a model twice": ("models", lambda table: pl.concat([table, table.head(1)]), "two rows of sct-v4-s1/pre/0"),
+    "a row twice": ("lengths", lambda table: pl.concat([table, table.head(1)]), "two rows for sct-v4-s1/pre/0, t"),
+    "a model twice": ("models", lambda table: pl.concat([table, table.head(1)]), "two rows for sct-v4-s1/pre/0"),
     "another model": ("lengths", first("model", "x"), "other models, such as x"),
     "other draws": ("models", put(draw=pl.col("draw") + 1), "draw of sct-v4-s1/pre/0 is 1: it must be 0"),
     "another variant": ("models", first("variant", "peri"), "variant of sct-v4-s1/pre/0 is 'peri': it must be 'pre'"),
@@ -76,7 +76,7 @@ def test_what_makes_no_sense_is_damaged(finished, wrong):
     table, change, message = WRONG[wrong]
     doctor(finished, table, change, slice(1))
     store = Run(finished.directory)
-    with pytest.raises(Damaged, match=rf"sct-v4-s1/pre/00000-00002/{table}\.parquet is not this shard's table") as said:
+    with pytest.raises(Damaged, match=rf"sct-v4-s1/pre/00000-00002/{table}\.parquet is not the table of this") as said:
         store.table(table)
     assert message in str(said.value)
     damaged, *others = store.look_over(store.shards())

@@ -21,8 +21,8 @@ def test_claims_without_a_common_draw_are_one_line(spec, tmp_path, capsys, resul
     kept = write_reference(run, rs.scores(run), tmp_path / "kept").directory
     where = run.directory if results == "run" else kept
     said = refused(capsys, "claims", str(where))
-    assert f"there is no draw yet that all variants have; continue with: {run.command}" in said
-    assert "there is no draw yet" in refused(capsys, "compare", str(where))
+    assert f"no draw is finished in all variants yet; continue with: {run.command}" in said
+    assert "no draw is finished in all variants" in refused(capsys, "compare", str(where))
     main(["report", str(where), "--out", str(tmp_path / "page.html")])
     main(["results", str(where)])
 

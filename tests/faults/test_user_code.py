@@ -70,7 +70,7 @@ def in_a_process(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
 
 
-WHILE = "variant 'pre+mine' failed in your own code while it was trained; this run keeps the code that it began with"
+WHILE = "variant 'pre+mine' failed in your own code during training; this run keeps the code that it started with"
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -97,7 +97,7 @@ def test_code_that_failed_in_training_is_corrected_elsewhere(tmp_path, capsys):
     command(tmp_path, "pass", "call")
     for again in (args, ["run", str(tmp_path / "r")]):
         said = refused(capsys, *again)
-        assert "own.py has changed since this run began: restore it, choose another --out for a new run, or" in said
+        assert "own.py has changed since this run started: restore it, choose another --out for a new run, or" in said
     main([*args[:3], str(tmp_path / "corrected"), *args[4:]])
     assert len(list((tmp_path / "corrected").rglob("manifest.json"))) == 2
 

@@ -58,11 +58,11 @@ def made(tmp_path_factory):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Bag+log-n", "Bag has no attention in its `takes`: 'log-n' would change nothing; softmax fits"),
-        ("Bag+layer", "Bag has no norm in its `takes`: 'layer' would change nothing; rms fits"),
-        ("Bag+rope", "Bag has no positions in its `takes`: 'rope' would change nothing; nope fits"),
+        ("Bag+log-n", "Bag has no attention in its `takes`: 'log-n' would have no effect; softmax fits"),
+        ("Bag+layer", "Bag has no norm in its `takes`: 'layer' would have no effect; rms fits"),
+        ("Bag+rope", "Bag has no positions in its `takes`: 'rope' would have no effect; nope fits"),
         ("Bag+pre", "a Bag has no placement 'pre'; none fits"),
-        ("Attends+layer", "Attends has no norm in its `takes`: 'layer' would change nothing; rms fits"),
+        ("Attends+layer", "Attends has no norm in its `takes`: 'layer' would have no effect; rms fits"),
         ("Normed+pre+ssmax", "Normed has no attention in its `takes`"),
         ("Normed+peri", "a Normed has no placement 'peri'; none, pre fit"),
     ],
@@ -95,12 +95,12 @@ def test_nor_is_a_placement_of_the_user_s_taken_by_itself(made):
         if fits:
             own.parts(model)
             continue
-        with pytest.raises(rs.UserError, match="has no placement in its `takes`: this placement would change nothing"):
+        with pytest.raises(rs.UserError, match="has no placement in its `takes`: this placement would have no effect"):
             own.parts(model)
 
 
 @pytest.mark.parametrize("model", [Minimal(5, 4, 2, 3), Transformer(5), Retriever()], ids=lambda model: model.kind)
 def test_a_norm_function_needs_a_norm(model):
-    with pytest.raises(Misfit, match="there is no norm in this placement: 'layer' would change nothing"):
+    with pytest.raises(Misfit, match="there is no norm in this placement: 'layer' would have no effect"):
         model.check(Parts(Placement(), norm=NORMS["layer"]))
     model.check(Parts(Placement(block_out=True), norm=NORMS["layer"]))

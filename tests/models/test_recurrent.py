@@ -70,7 +70,7 @@ def test_they_are_variants_beside_a_transformer():
     made = rs.Experiment("x", (rs.Setting(Dyck(2, 3), 9),), ["peri", "lstm", "gru+muon"], models=1, steps=1)
     assert list(made.variants) == ["peri", "lstm", "gru+muon"]
     assert made.settings[0].model_of(made.variants["lstm"]) == Lstm(6, 64, 1)
-    with pytest.raises(rs.UserError, match="Gru has no attention in its `takes`: 'ssmax' would change nothing"):
+    with pytest.raises(rs.UserError, match="Gru has no attention in its `takes`: 'ssmax' would have no effect"):
         rs.Experiment("x", (rs.Setting(Dyck(2, 3), 9, Gru(6)),), ["ssmax"], models=1, steps=1)
     with pytest.raises(ValueError, match="layers = 0: model sizes are at least 1"):
         Rnn(6, layers=0)
@@ -89,7 +89,7 @@ def test_an_older_run_whose_own_model_has_that_name_stays_readable(tmp_path):
     )
     mine = rs.Variant(model=f"{tmp_path / 'net.py'}:Net")
     of = {"settings": (rs.Setting(Dyck(2, 3), 9),), "models": 1, "steps": 1}
-    with pytest.raises(rs.UserError, match="variant 'lstm' is built in"):
+    with pytest.raises(rs.UserError, match="variant 'lstm' is the name of a built-in variant"):
         rs.Experiment("x", variants={"lstm": mine}, **of)
     stored = rs.Experiment("x", variants={"lstm": replace(mine, engine="torch")}, **of)
     assert list(stored.variants) == ["lstm"]

@@ -155,7 +155,7 @@ def test_only_its_own_four_placements():
 
     assert list(RETRIEVER_PLACEMENTS) == ["none", "pre", "post", "peri"]
     for name in ("post", "peri", "peri-init", "pre-final"):
-        with pytest.raises(ValueError, match="norms on h_i and on z, and no others"):
+        with pytest.raises(ValueError, match="only on h_i and on z"):
             model.check(Parts(PLACEMENTS[name]))
     for placement in RETRIEVER_PLACEMENTS.values():
         model.check(Parts(placement))

@@ -179,12 +179,12 @@ def test_it_is_refused_before_anything_is_written(tmp_path):
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (lambda theta, m: (theta, {"momentum": m}), "declares the state m and returns momentum"),
-        (lambda theta, m: (theta, {"m": m, "v": m}), "declares the state m and returns m, v"),
-        (lambda theta, m: (theta, {}), "declares the state m and returns nothing"),
-        (lambda theta, m: theta, "returns the new theta and a dict of the new state"),
-        (lambda theta, m: (theta, {"m": m[:, :1]}), "returns m in another shape"),
-        (lambda theta, m: (theta[:1], {"m": m}), "returns theta in another shape"),
+        (lambda theta, m: (theta, {"momentum": m}), "declares the state m but returns momentum"),
+        (lambda theta, m: (theta, {"m": m, "v": m}), "declares the state m but returns m, v"),
+        (lambda theta, m: (theta, {}), "declares the state m but returns nothing"),
+        (lambda theta, m: theta, "return the new theta and a dict of the new state"),
+        (lambda theta, m: (theta, {"m": m[:, :1]}), "returns m with a different shape"),
+        (lambda theta, m: (theta[:1], {"m": m}), "returns theta with a different shape"),
     ],
 )
 def test_an_update_returns_what_was_declared(elementwise, returned, message):

@@ -94,9 +94,9 @@ def test_an_own_one_trains_natively_with_a_row_of_its_own():
     [
         (lambda t, p: -t, "negative or not finite"),
         (lambda t, p: t / 0, "negative or not finite"),
-        (lambda t, p: np.ones((50, 7)), "gives .*, not"),
-        (lambda t, p: t - t[0] + 1, "must go by t alone"),
-        (lambda t, p: p.warmup * t, "p.warmup does not exist: there is p.end_multiplier, p.steps, p.warmup_steps"),
+        (lambda t, p: np.ones((50, 7)), "returns .*, not"),
+        (lambda t, p: t - t[0] + 1, "must be a function of t"),
+        (lambda t, p: p.warmup * t, "p.warmup does not exist; available: p.end_multiplier, p.steps, p.warmup_steps"),
         (lambda t, p: None, "fails for t of shape"),
     ],
 )

@@ -91,5 +91,5 @@ def test_an_own_one_says_what_it_acts_on():
     assert torch.equal(bound.dropped("block_out", x), 2 * x)
     assert bound.dropped("weights", x) is x
     for wrong in ("weights", (), ("heads",)):
-        with pytest.raises(rs.UserError, match="a tuple of what dropout acts on, from weights, block_out"):
+        with pytest.raises(rs.UserError, match="must be a tuple of weights, block_out"):
             rs.dropout(on=wrong)

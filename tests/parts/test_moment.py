@@ -62,17 +62,19 @@ def test_too_many_axes_are_refused():
 
 def test_what_p_does_not_have_is_said():
     p = Values({"training": False, "n": 1, "g": 2})
-    with pytest.raises(rs.UserError, match=r"p\.step does not exist: there is p.g, p.n, p.training"):
+    with pytest.raises(rs.UserError, match=r"p\.step does not exist; available: p.g, p.n, p.training"):
         p.step  # noqa: B018
     assert not hasattr(p, "step")
     for name in ("t", "steps", "uniform"):
-        with pytest.raises(rs.UserError, match=f"p.{name} is there in training only: ask p.training first"):
+        with pytest.raises(rs.UserError, match=f"p.{name} exists in training only: check p.training first"):
             getattr(p, name)
 
 
 @pytest.mark.parametrize("name", ["t", "uniform"])
 def test_names_that_every_part_has_are_taken(name):
-    with pytest.raises(rs.UserError, match=f"'{name}' is taken: every part has p.training, p.t, p.steps, p.lengths, "):
+    with pytest.raises(
+        rs.UserError, match=f"'{name}' is reserved: every part has p.training, p.t, p.steps, p.lengths, "
+    ):
         rs.norm(**{name: rs.learned("d", start=1.0)})(lambda x, p: x)
 
 

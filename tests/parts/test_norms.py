@@ -74,15 +74,15 @@ def test_with_rezero_a_model_is_its_embedding_at_first():
     [
         (
             {"norm": "rezero"},
-            "rezero scales what a block adds to the stream, at block_out only, and block_in has a norm",
+            "rezero scales the output of a block, only at block_out, but block_in has a norm",
         ),
         (
             {"norm_at": {"block_in": "layer-scale"}},
-            "layer-scale scales what a block adds to the stream, at block_out only",
+            "layer-scale scales the output of a block, only at block_out",
         ),
         (
             {"norm_at": {"residual": "dyt"}},
-            "there is no norm at residual in this placement: 'dyt' would change nothing",
+            "there is no norm at residual in this placement: 'dyt' would have no effect",
         ),
     ],
 )

@@ -199,7 +199,7 @@ def test_learned_is_one_row_per_position():
     assert abs(state["theta.P_learned"].std() - 0.0176) < 2e-4
     x, P = torch.randn(2, 3, 5, 4), torch.randn(2, 7, 4)
     assert torch.equal(POSITIONS["learned"](x, SimpleNamespace(P=P[:, None])), x + P[:, None, :5])
-    with pytest.raises(rs.UserError, match="an input of 8 tokens: there are learned positions for 7"):
+    with pytest.raises(rs.UserError, match="an input of 8 tokens: there are only 7 learned positions"):
         POSITIONS["learned"](torch.zeros(2, 3, 8, 4), SimpleNamespace(P=P[:, None]))
 
 
@@ -228,7 +228,7 @@ def test_learned_offset_begins_anywhere_that_fits():
 
 def test_a_task_has_to_say_how_long_inputs_are():
     problem = transformer_problem("none", positions="learned")
-    with pytest.raises(ValueError, match=r"does not say how long that is \(`longest_input`\)"):
+    with pytest.raises(ValueError, match=r"does not define it \(`longest_input`\)"):
         problem.model.check(replace(problem.parts, longest=None))
 
 
@@ -279,7 +279,7 @@ def test_randomized_positions_are_fixed_when_scored():
     assert torch.equal(found[0], found[1])
     assert (found.diff(dim=-1) > 0).all()
     assert not torch.equal(found[0, 0], torch.arange(6.0).double())
-    with pytest.raises(rs.UserError, match="an input of 25 tokens: there are 24 randomized positions"):
+    with pytest.raises(rs.UserError, match="an input of 25 tokens: there are only 24 randomized positions"):
         positions_in(parts, 25)
 
 

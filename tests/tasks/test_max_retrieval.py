@@ -108,7 +108,7 @@ def test_sets_differ_by_use_seed_and_length():
 def test_bad_sizes():
     with pytest.raises(ValueError, match="5 to s items"):
         TASK.check_train_length(4)
-    with pytest.raises(ValueError, match="tell apart"):
+    with pytest.raises(ValueError, match="must be at least 2"):
         MaxRetrieval(classes=1)
     for name, least in (("longest", 16), ("items", 1), ("selection_items", 1)):
         with pytest.raises(ValueError, match=f"{name} = {least - 1}: at least {least}"):

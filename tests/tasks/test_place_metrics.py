@@ -210,7 +210,7 @@ def test_a_metric_of_ones_own_is_reported_like_tvd(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("own.py:tvd", "metric 'tvd' is there already in sct-v7"),
+        ("own.py:tvd", "metric 'tvd' already exists in sct-v7"),
         ("own.py:sharp", "does not define 'sharp'"),
         ("sharpness", "unknown metric 'sharpness'"),
     ],
@@ -225,7 +225,7 @@ def test_a_metric_that_cannot_be_is_one_line(tmp_path, name, message):
 def test_declaring_a_metric():
     with pytest.raises(UserError, match="metric 'nothing' needs range="):
         rs.metric("x")(nothing)
-    with pytest.raises(UserError, match=r"metric 'nothing' gives NoneType, not \[1, 2\]"):
+    with pytest.raises(UserError, match=r"metric 'nothing' returns NoneType, not \[1, 2\]"):
         rs.metric("x", range=(0, 1))(nothing)(torch.zeros(1, 2, 3), torch.zeros(2, 3))
 
 

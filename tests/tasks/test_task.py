@@ -103,9 +103,9 @@ def die(**functions):
         (lambda self, x: np.full((*x.shape, 3), 1 / 3), r"p_star has the shape \[5, 12, 3\], not \[5, 12, 4\]"),
         (lambda self, x: None, r"p_star has the shape \[\], not \[5, 12, 4\]"),
         (lambda self, x: np.ones((*x.shape, 4)), "p_star sums to 4 over the tokens: it must sum to 1"),
-        (lambda self, x: np.full((*x.shape, 4), np.nan), "p_star has values that are no probabilities"),
-        (lambda self, x: np.tile([1.5, -0.5, 0, 0], (*x.shape, 1)), "p_star has values that are no probabilities"),
-        (lambda self, x: np.full((*x.shape, 4), "1"), "p_star has values that are no probabilities"),
+        (lambda self, x: np.full((*x.shape, 4), np.nan), "p_star has values that are not probabilities"),
+        (lambda self, x: np.tile([1.5, -0.5, 0, 0], (*x.shape, 1)), "p_star has values that are not probabilities"),
+        (lambda self, x: np.full((*x.shape, 4), "1"), "p_star has values that are not probabilities"),
     ],
 )
 def test_a_wrong_distribution_is_one_line(p_star, message):
@@ -120,8 +120,11 @@ def test_a_wrong_distribution_is_one_line(p_star, message):
         ({"sample": lambda self, words: rs.below(words, 6)}, r"its tokens are 0\.\.5, the vocabulary has 0\.\.3"),
         ({"sample": lambda self, words: rs.below(words, 4) - 1}, r"its tokens are -1\.\.2"),
         ({"opening": 4}, r"its tokens are 0\.\.4"),
-        ({"sample": lambda self, words: rs.below(words, 4)[:, :-1]}, r"sample gives \[5, 11\] of int64, not \[5, 12\]"),
-        ({"sample": lambda self, words: words / 2**32}, r"sample gives \[5, 12\] of float64"),
+        (
+            {"sample": lambda self, words: rs.below(words, 4)[:, :-1]},
+            r"sample returns \[5, 11\] of int64, not \[5, 12\]",
+        ),
+        ({"sample": lambda self, words: words / 2**32}, r"sample returns \[5, 12\] of float64"),
     ],
 )
 def test_wrong_tokens_are_one_line(wrong, message):
@@ -191,7 +194,7 @@ def test_a_masked_loss_is_trained_by_both_engines_and_ignores_the_rest():
     problem = transformer_problem("pre", model=Transformer(5, layers=1, d=8, heads=1, d_mlp=8), task=task, cap=6)
     assert why_not_native(problem) == ""
     late = type("Late", (rs.SetComplement,), {"trained_places": lambda self, x: np.arange(x.shape[1]) > x[:, :1]})
-    assert "draws its own" in why_not_native(replace(minimal_problem("peri"), task=late(9)))
+    assert "samples differently" in why_not_native(replace(minimal_problem("peri"), task=late(9)))
     batch = problem.minibatch(0, 0)
     other = batch._replace(targets=np.where(batch.mask, batch.targets, (batch.targets + 1) % 5))
     for name in ("torch", "native"):
@@ -218,7 +221,7 @@ def test_a_minibatch_without_a_trained_place_is_one_line():
 
     sometimes = die(trained_places=lambda self, x: np.broadcast_to(x[:, :1] == 0, x.shape))
     problem = transformer_problem(task=sometimes, cap=4, batch=1)
-    with pytest.raises(rs.UserError, match="task 'die-4': no place of a minibatch of 1 sequences is trained"):
+    with pytest.raises(rs.UserError, match="task 'die-4': a minibatch of 1 sequences has no trained place"):
         problem.minibatches(0, 0, 40)
 
 
@@ -226,8 +229,8 @@ def test_a_minibatch_without_a_trained_place_is_one_line():
     ("wrong", "message"),
     [
         ({"trained_places": lambda self, x: np.zeros(x.shape, bool)}, "trained_places is false everywhere"),
-        ({"trained_places": lambda self, x: np.ones(x.shape)}, r"trained_places gives \[3, 4\] of float64, not"),
-        ({"trained_places": lambda self, x: np.ones(3, bool)}, r"trained_places gives \[3\] of bool, not \[3, 4\]"),
+        ({"trained_places": lambda self, x: np.ones(x.shape)}, r"trained_places returns \[3, 4\] of float64, not"),
+        ({"trained_places": lambda self, x: np.ones(3, bool)}, r"trained_places returns \[3\] of bool, not \[3, 4\]"),
     ],
 )
 def test_wrong_masks_are_one_line(wrong, message):

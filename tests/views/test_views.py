@@ -103,7 +103,7 @@ def test_what_has_no_models_yet_has_no_row(tiny, tmp_path):
     ("selection", "words"),
     [
         ("best", "at its best checkpoint\n("),
-        ("best-trained", "at its best checkpoint as judged on trained lengths"),
+        ("best-trained", "at its best checkpoint on trained lengths"),
         ("last", "at its last checkpoint"),
     ],
 )
@@ -118,8 +118,8 @@ def test_the_caption_says_which_checkpoint(tiny, tmp_path, selection, words):
 
 def test_the_caption_says_what_models_are_read_with(tiny, tmp_path):
     store = run(replace(tiny, models=2), tmp_path / "r", workers=1)
-    assert "read with" not in draw(store).get_suptitle()
-    assert "read with log-n" in draw(store, attention="log-n").get_suptitle()
+    assert "scored with" not in draw(store).get_suptitle()
+    assert "scored with log-n" in draw(store, attention="log-n").get_suptitle()
 
 
 def test_a_panel_for_every_variant(tiny, tmp_path):

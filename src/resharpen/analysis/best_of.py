@@ -1,4 +1,4 @@
-"""The expected best of k draws: what a random search over k models reaches.
+"""The expected best of k draws: the expected result of a random search over k models.
 
 Higher values are better. Shapes: N draws, K budgets, R reweightings.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from resharpen.analysis.statistics import TAIL, Floats, Interval, Sample, reweightings
 
 REWEIGHTINGS = 1000
-"""25 of them are beyond each end of a band."""
+"""Number of reweightings; 25 are beyond each end of a band."""
 SHARE = 4
 """Draws per model of the largest budget: with fewer the estimate depends on a few draws, and bands are wide."""
 

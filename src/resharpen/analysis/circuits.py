@@ -1,4 +1,4 @@
-"""Circuits of trained minimal transformers: what the logits are made of, for many models at once, in float64.
+"""Circuits of trained minimal transformers: decomposition of the logits, for many models at once, in float64.
 
 A minimal transformer has no positions, so a prefix is a state (last token t, set S), and
 
@@ -43,9 +43,9 @@ Weights = Mapping[str, NDArray]
 IN_FORM = 0.1
 """A model is in normal form if the relative residual of the fit is below this."""
 MODELS_AT_ONCE = 16
-"""So few that the activations of one length stay in cache."""
+"""Models per batch: few enough that the activations of one length stay in cache."""
 SAMPLED_SEQUENCES = 256
-"""Where states are sampled, not enumerated: enough for means good to a few percent, in seconds."""
+"""Number of states if they are sampled, not enumerated: means are accurate to a few percent, in seconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class Circuit:
     x_MxVxD: Array
     """The residual stream before attention, E'."""
     y_MxVxD: Array
-    """What attention moves: N_in(E') W_V W_O."""
+    """Values after the output projection: N_in(E') W_V W_O."""
     attention_MxVxV: Array
     """Attention logits Q K^T / sqrt(d_k): the row is the last token, the column the token attended to."""
 
@@ -88,14 +88,14 @@ class Trace:
     after_MxPxD: Array
     """The same after the block-out norm; unchanged if there is none."""
     read_MxPxD: Array
-    """What the unembedding reads of it, through every norm that follows."""
+    """The same as input of the unembedding, after all later norms."""
     scale_B_MxP: Array
     scale_D_MxP: Array
     logits_MxPxV: Array
 
 
 def is_inspectable(parts: Parts) -> bool:
-    """Whether B and D describe such models: RMSNorms around attention, attention that sees a set and ends in W_O."""
+    """Whether B and D describe such models: RMSNorms, and attention to a set whose output only passes W_O."""
     plain = not (parts.attention.reads_order or parts.attention.output or parts.placement.heads_out)
     return parts.norm is rms and parts.positions.on == "nothing" and plain
 
@@ -118,7 +118,7 @@ def circuit(weights: Weights, parts: Parts, hyper: Mapping[str, NDArray]) -> Cir
 def _forward(
     theta: Mapping[str, Tensor], parts: Parts, hyper: Mapping[str, Array], last_P: NDArray, present_PxV: NDArray
 ) -> tuple[Tensor, dict[str, Any]]:
-    """The model's own logits at states, and the intermediate values it recorded."""
+    """The model's logits at states, and the recorded activations."""
     import torch
 
     _, v, d = theta["E"].shape
@@ -158,25 +158,25 @@ def circuit_table(weights: Weights, parts: Parts, hyper: Mapping[str, NDArray], 
         attention_distance       mean over rows of the TVD between A_normalized and 1/v; 0 is constant      [M]
         delta, eps               the fitted normal form                                                     [M, V]
         residual, in_form        its relative Frobenius residual, and whether that is below 0.1             [M]
-        gauged_residual          the residual relative to the part of (B, D) that matters                   [M]
-        merged                   number of pairs of tokens that attention does not tell apart               [M]
+        gauged_residual          the residual relative to the part of (B, D) that affects the output        [M]
+        merged                   number of pairs of tokens that attention does not distinguish              [M]
         scaled_residual          the residual of (scale_B B, scale_D D), the scales averaged over lengths   [M]
         entropy                  of the attention weights, in nats; log s if constant                       [M, S]
         amplitude_before, _after root mean square over coordinates of the attention output, around its norm [M, S]
-        amplitude_read           the same as the unembedding reads it, through all later norms              [M, S]
+        amplitude_read           the same at the input of the unembedding, after all later norms            [M, S]
         scale_B, scale_D         the data-dependent scales                                                  [M, S]
         gap_mean, gap_min        over the states of a length                                                [M, S]
         gap_bound                2C/s, C the smallest gap at lengths 1 and 2; NaN unless C > 0              [M, S]
-        gap_plain                kappa v / ((v-1) s): dispersion, the scale staying as it is at length 1    [M, S]
+        gap_plain                kappa v / ((v-1) s): dispersion, with the scale fixed at that of length 1  [M, S]
         gap_resharpened          kappa v / sqrt(s (v-s)): the closed form                                   [M, S]
         tvd                      mean over the states of a length                                           [M, S]
         lengths, states          1 .. v-1, and the number of states visited                                 [S]
 
-    The scaled residual weighs B and D as the logits do: where a norm follows W_O, D may be tiny and B arbitrary without
-    any effect on the output.
+    The scaled residual weighs B and D as the logits do: if a norm follows W_O, B can have an arbitrary form without any
+    effect on the output, because D is scaled up.
 
-    Both kappas are read off the weights, not fitted to the gaps: they make the closed form equal to mean(delta) times
-    scale_D at length 1. Every state is visited where the task enumerates them (v <= 9), else part of its report set.
+    Both kappas are computed from the weights, not fitted to the gaps: they make the closed form equal to mean(delta)
+    times scale_D at length 1. All states are used if the task enumerates them (v <= 9), else part of its report set.
     """
     states = task.validation(seed=0, use="report")
     if task.v > ENUMERATED_UP_TO:

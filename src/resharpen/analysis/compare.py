@@ -1,20 +1,20 @@
-"""The verdict on an idea: variants against a baseline, pair by pair over the same draws.
+"""Comparison of variants with a baseline, pair by pair over the same draws.
 
-Draw i of a setting has the same hyperparameters, initial weights and minibatches in every variant, so that what differs
-in a pair is the variant. Everything is a **gain**: the variant minus the baseline where more is better, the baseline
-minus the variant where less is; above zero is better, in the unit of the task's metric. A model that diverged before
-its first checkpoint has the metric's worst value.
+Draw i of a setting has the same hyperparameters, initial weights and minibatches in every variant, so the models of a
+pair differ only in the variant. All effects are **gains**: the variant minus the baseline if higher is better, the
+baseline minus the variant if lower is better. A gain above zero is better, in the unit of the task's metric. A model
+that diverged before its first checkpoint has the metric's worst value.
 
 - the median gain, with its exact interval, and the share of pairs won, ties half
 - the gain of the best tenth: the difference of the 10% (or 90%) quantiles
 - the expected best of k draws (`analysis/best_of.py`) of each, at every budget k
-- each over all lengths and over those longer than trained; the median at every length
-- how many models are better than the best constant distribution (by a fiftieth of the way to perfect at least), and
-  the gain as a share of that way
+- each over all lengths and over new lengths; the median at every length
+- the number of models that are better than the best constant distribution (by at least a fiftieth of its distance to a
+  perfect score), and the gain as a share of that distance
 
-Intervals are over draws, and over the sequences of the report set where these are a sample (`analysis/report_set.py`).
+Intervals are over draws, and over the sequences of the report set if it is a sample (`analysis/report_set.py`).
 
-What follows from a median or a best tenth is said in `analysis/verdict.py`.
+`analysis/verdict.py` defines the verdicts on medians and best tenths.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
     import polars as pl
 
 EVERY = "mean"
-"""What stands where a setting would, for the mean over all of them."""
+"""Name in place of a setting, for the mean over all settings."""
 Lengths = Literal["all", "new"]
 CHOSEN = {
     "best": "checkpoints chosen on all lengths",
     "best-trained": "checkpoints chosen on trained lengths",
     "last": "last checkpoints",
 }
-"""By which lengths: what is chosen on the lengths that it is judged on looks better than it is."""
+"""Selection -> note on the lengths used: checkpoints selected on the reported lengths look better than they are."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ class Effect:
     pairs: int
     median: Gain
     best: Gain
-    """Of the best tenth."""
+    """Gain of the best tenth."""
     wins: Interval
     """The share of pairs in which the variant is better, ties half."""
     places: Places | None = None
-    """Scored places behind every value."""
+    """Number of scored places."""
     constant: Constant | None = None
-    """What can be had without looking at the input, where p* is known."""
+    """Value of the best prediction that ignores the input, if p* is known."""
 
 
 @dataclass(frozen=True)
@@ -98,12 +98,12 @@ class BestOf:
     lengths: Lengths
     k: tuple[int, ...]
     value: tuple[Interval, ...]
-    """In the task's own direction: of a TVD the lower is the better."""
+    """In the direction of the metric: for TVD, lower is better."""
 
 
 @dataclass(frozen=True)
 class Models:
-    """How many models are behind a variant in a setting, and how many of them diverged."""
+    """The number of models of a variant in a setting, and how many of them diverged."""
 
     variant: str
     setting: str
@@ -111,16 +111,16 @@ class Models:
     diverged: int
     median: float
     best: float
-    """The best tenth; both of mean values on new lengths, or over all where there are none."""
+    """The best tenth; both of mean values on new lengths, or over all lengths if there are no new ones."""
 
 
 @dataclass(frozen=True)
 class Comparison(Compared):
-    """What `compare` found; it shows itself in a notebook."""
+    """Result of `compare`; displays itself in a notebook."""
 
     margin: float
     effects: tuple[Effect, ...]
-    """By variant, setting and lengths, `EVERY` setting last where there are several."""
+    """By variant, setting and lengths; the mean over settings (`EVERY`) last if there are several."""
     at_lengths: tuple[AtLength, ...]
     best_of: tuple[BestOf, ...]
     models: tuple[Models, ...]
@@ -132,16 +132,16 @@ class Comparison(Compared):
         return unlike(self.parameters, self.baseline)
 
     def headlines(self) -> list[Effect]:
-        """One effect per variant: at new lengths where there are any, over all settings."""
+        """One effect per variant: on new lengths if there are any, over all settings."""
         last = {(effect.variant, effect.lengths): effect for effect in self.effects}  # the mean of settings, if any
         return [last.get((variant, "new")) or last[variant, "all"] for variant in self.variants]
 
     def sentences(self) -> list[str]:
-        """The verdict on each variant, with all numbers behind it."""
+        """The verdict on each variant, with all numbers."""
         return [sentence(effect, self) for effect in self.headlines()]
 
     def results(self) -> list[str]:
-        """The verdict on each variant in two lines of a terminal at most."""
+        """The verdict on each variant in at most two lines of a terminal."""
         return [result(effect, self) for effect in self.headlines()]
 
     def table(self) -> pl.DataFrame:
@@ -171,13 +171,13 @@ def compare(
     test: str = "",
     tell: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
-    """Variants of a run, and of another one over the same draws, against a baseline: by default all against the one
-    that the spec names, or else the first.
+    """Compare variants of a run, and of another run with the same draws, with a baseline: by default all variants with
+    the baseline of the spec, or else with the first variant.
 
-    `selection` says which checkpoints (best, best-trained, last), `metric` what is compared, by default what chooses
-    checkpoints. `pool` are runs of the same spec with other seeds: pairs are then of a seed and a draw. `test` is a
-    further test distribution of the spec, to compare on. `tell` hears what is being done: with thousands of draws it
-    takes minutes.
+    `selection` is the checkpoint (best, best-trained, last), `metric` the metric to compare, by default the one that
+    selects checkpoints. `pool` are runs of the same spec with other seeds: a pair then has the same seed and draw.
+    `test` is a further test distribution of the spec. `tell` is called with the current stage: thousands of draws take
+    minutes.
     """
     if not (margin > 0 and isfinite(margin)):
         raise UserError(f"margin = {margin}: must be a number above 0, in the unit of the metric")
@@ -214,8 +214,8 @@ def compare_pairs(paired: Paired, margin: float = MARGIN, tell: Callable[[str], 
 
 
 def _effects(cells: Cells, paired: Paired, lengths: Lengths, margin: float, rows: pl.DataFrame) -> list[Effect]:
-    """Holm's correction is over what is shown together: all settings and variants, and apart from them the means.
-    `rows` are the values behind the cells."""
+    """Effects, with Holm's correction over those shown together: all settings and variants, and separately the means
+    over settings. `rows` are the values of the cells."""
     moved, base = shifts(rows, ["setting", "variant"], paired.sign), paired.baseline
     settings = [setting for setting in paired.settings if (setting, paired.baseline) in cells]
     families = [[(variant, [setting]) for variant in paired.variants for setting in settings]]
@@ -310,7 +310,7 @@ def result(effect: Effect, of: Comparison) -> str:
 
 
 def sentence(effect: Effect, of: Comparison) -> str:
-    """The result, how many models beat a constant, and what was scored."""
+    """The result, the number of models that beat a constant, and the number of scored places."""
     median, *said = _verdicts(effect, of)
     if c := effect.constant:
         theirs = f"{of.baseline}: {c.baseline_beat} of {c.baseline_models}"

@@ -1,13 +1,13 @@
-"""Which kind of dispersion a task has, measured inside trained models, and which remedy helps on it.
+"""Which kind of dispersion a task has, measured in trained models, and which remedy helps.
 
-Two things can be lost on longer inputs. Where attention is nearly uniform, the mean of n values shrinks, and with it
-the amplitude of the attention output: a norm after attention restores it. Where one key must keep its weight among n,
-the largest weight falls: sharper attention restores it. For a few kept models, at scored places with n keys:
+Two quantities can shrink on longer inputs. If attention is nearly uniform, the mean of n values shrinks, and with it
+the amplitude of the attention output: a norm after attention restores it. If one key must keep its weight among n keys,
+the largest weight falls: sharper attention restores it. Measured for a few stored models, at scored places with n keys:
 
     largest weight     the largest attention weight of the most focused head
-    amplitude          the root mean square of what attention blocks add, before a norm after them
+    amplitude          the root mean square of the output of attention blocks, before a norm after them
 
-and of both the slope of log y on log n by least squares: 0 is constant, -1 that of uniform attention.
+and for both the slope of log y on log n by least squares: 0 is constant, -1 is that of uniform attention.
 
 Shapes: H heads, L positions, D width, P places.
 """
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 BASE, NORM, SHARPER = "pre", "peri", "pre+log-n"
 MODELS, SEQUENCES = 4, 24
-"""Kept models, the best of the untreated ones, and sequences that each of them reads."""
+"""Number of models (the best of the baseline), and of sequences per model."""
 FEWEST_KEYS = 4
-"""Places with fewer keys do not count: there a weight is large whatever the model does."""
+"""Places with fewer keys are left out: a weight is always large there."""
 FOCUSED = 0.5
-"""From this largest weight on trained lengths on a head is said to focus on one key."""
+"""A head focuses on one key if its mean largest weight on trained lengths is at least this."""
 
 Lengths = Literal["trained", "new"]
 
 
 @dataclass(frozen=True)
 class Gain:
-    """The median gain of a variant over the untreated one, pair by pair, on trained or on new lengths."""
+    """The median gain of a variant over the baseline, pair by pair, on trained or on new lengths."""
 
     task: str
     variant: str
@@ -58,7 +58,7 @@ class Gain:
 
 @dataclass(frozen=True)
 class Dispersion:
-    """What attention loses with length in the best untreated models of a task."""
+    """How attention changes with length in the best baseline models of a task."""
 
     task: str
     largest: float
@@ -72,12 +72,12 @@ class Dispersion:
 
     @property
     def remedy(self) -> str:
-        """The variant that should help if the kind decides."""
+        """The variant that should help according to the kind of dispersion."""
         return SHARPER if self.kind == "focus" else NORM
 
 
 def gains(run: Run, baseline: str = BASE) -> list[Gain]:
-    """In TVD where the task has it, else in the metric that selects checkpoints."""
+    """Gains in TVD if the task has it, else in the metric that selects checkpoints."""
     import polars as pl
 
     task = task_of(run)
@@ -120,7 +120,7 @@ def gains_from(table: pl.DataFrame) -> list[Gain]:
 
 
 def dispersion(run: Run, variant: str = BASE) -> Dispersion:
-    """Of the best models of a variant, by their score over all lengths."""
+    """Dispersion of the best models of a variant, by their score over all lengths."""
     setting, task = run.experiment.settings[0], task_of(run)
     ranked = scores(run).filter(variant=variant, weights="train", setting=setting.name).drop_nulls("score")
     best = ranked.sort("score", descending=not task.lower_is_better)["model"].head(MODELS)
@@ -176,7 +176,7 @@ def sequences(task: Task, seed: int) -> Iterator[tuple[Any, NDArray[np.int64]]]:
 
 
 def slope(keys_P: NDArray[np.int64], values_P: NDArray[np.float64]) -> float:
-    """Of log value on log number of keys, by least squares; nan where all places have the same number of keys.
+    """Least-squares slope of log value on log number of keys; nan if all places have the same number of keys.
 
     >>> n = np.array([4, 8, 16])
     >>> round(slope(n, 1 / n), 6)

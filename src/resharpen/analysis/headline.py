@@ -1,4 +1,4 @@
-"""The finding of a run in one sentence, and what its variants are: the first things a report says."""
+"""The finding of a run in one sentence, and a description of its variants: the beginning of a report."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ SITE_WORDS = {
 
 
 def headline(run: RunOrReference, found: Comparison | None, test: str = "") -> str:
-    """What the comparison says on new lengths, or over all where there are no new ones. Without a comparison: how far
-    the models are from perfect."""
+    """The result of the comparison on new lengths, or over all lengths if there are no new ones. Without a comparison:
+    the median score."""
     if found is None:
         return _alone(run, test)
     by_verdict: dict[str, list[Effect]] = {}
@@ -90,21 +90,20 @@ def _listed(names: tuple[str, ...] | list[str]) -> str:
 
 
 def _norm_after_helps(run: RunOrReference, found: Comparison, helping: list[Effect]) -> bool:
-    """Whether a norm after attention is what helps: every variant that has one beats the baseline, which has none, and
-    no other variant does."""
+    """Whether exactly the variants with a norm after attention beat the baseline, which has none."""
     has = {name: _has_norm_after(run, name) for name in (found.baseline, *found.variants)}
     beats = {effect.variant for effect in helping}
     return not has[found.baseline] and all(has[name] == (name in beats) for name in found.variants)
 
 
 def _has_norm_after(run: RunOrReference, variant: str) -> bool:
-    """False for a network of the user's own, whose norms are not known."""
+    """Whether a variant has a norm after attention; False for a user's model, whose norms are unknown."""
     setting, of = run.experiment.settings[0], run.experiment.variants[variant]
     return any(getattr(setting.parts_of(of).placement, site) for site in AFTER_ATTENTION)
 
 
 def described(run: RunOrReference, variant: str) -> str:
-    """What a variant is, in words: where its norms stand, and which parts are not the default."""
+    """A variant in words: the sites of its norms, and the parts that are not the default."""
     setting, of = run.experiment.settings[0], run.experiment.variants[variant]
     model, placement = setting.model_of(of), setting.parts_of(of).placement
     block = "attention" if isinstance(model, Minimal | Retriever) else "each block"

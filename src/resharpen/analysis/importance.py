@@ -1,13 +1,13 @@
-"""Which hyperparameters matter: how unevenly the best tenth of the models is spread over the drawn values.
+"""Importance of hyperparameters: how unevenly the best tenth of the models is distributed over the drawn values.
 
 PED-ANOVA (Watanabe et al. 2023) measures the importance of a hyperparameter by the Pearson divergence between its
-density p among the best tenth and its density among all models. The law of the draws is known, so on the scale of
-ranks the latter is uniform, and the divergence is
+density p among the best tenth and its density among all models. On the scale of ranks the latter is uniform, so the
+divergence is
 
     D = integral over 0..1 of (p(u) - 1)^2 du = sum over j >= 1 of theta_j^2,    theta_j = E[sqrt(2) cos(pi j u) | best]
 
-The first four terms are used: a bump as narrow as a fifth of the range keeps 9/10 of its D. D = 0 where the
-hyperparameter does not matter; D = 4 if the best lie evenly in one fifth of the range.
+The first four terms are used: a bump as narrow as a fifth of the range keeps 9/10 of its D. D = 0 if the
+hyperparameter does not matter; D = 4 if the best are uniform on one fifth of the range.
 
 Without importance the best are a random m of n models, the means of the cosines over them are uncorrelated with
 variance (1 - m/n) / m, and T = sum of theta^2 / ((1 - m/n) / m) is chi-square with 4 degrees of freedom; with

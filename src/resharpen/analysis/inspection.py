@@ -80,7 +80,7 @@ class Inspection:
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """The kept weights of all finished models of one setting and variant."""
+    """The weights of all finished models of one setting and variant."""
 
     variant: str
     theta: dict[str, np.ndarray]
@@ -108,7 +108,7 @@ def opened(run: Run, settings: Iterable[Setting], weights: Weights = "train") ->
         models = ids.join(rows, on="model", maintain_order="left")
         hyper = {row: models[row].to_numpy() for row in run.experiment.rows(variant)}
         some = {row: torch.tensor(x[: streams.GROUP], dtype=torch.float64) for row, x in hyper.items()}
-        if not are_enough(model, parts, some, model.vocabulary):  # tried: circuits hold for functions of sets only
+        if not are_enough(model, parts, some, model.vocabulary):  # circuits hold for functions of sets only
             continue
         kept = [arrays_of(run.weights(shard), f"{weights}.best") for shard in shards]
         theta = {key: np.concatenate([arrays[key] for arrays in kept]) for key in kept[0]}

@@ -1,4 +1,4 @@
-"""What can be compared pair by pair: the same draws of the same settings, in one run or in two."""
+"""Pairs of models to compare: the same draws of the same settings, in one run or in two."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     import polars as pl
 
 LEARNED = 0.02
-"""How much of the way from the best constant to perfect a model must have gone to count as better: chance is less."""
+"""Share of the distance from the best constant to a perfect score that a model must cover to count as better."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What is compared."""
+    """The subject of a comparison."""
 
     baseline: str
     variants: tuple[str, ...]
-    """Without the baseline."""
+    """Variants, without the baseline."""
     settings: tuple[str, ...]
     metric: Metric
     unit: str
@@ -46,20 +46,20 @@ class Compared:
     """The further test distribution that is compared on; empty for the task itself."""
     parameters: Counts
     labels: Mapping[str, str]
-    """Of settings, for people."""
+    """Setting -> label for display."""
 
 
 @dataclass(frozen=True)
 class Paired(Compared):
-    """Values of a metric at the kept checkpoints, of the draws that every variant has."""
+    """Values of a metric at the selected checkpoints, for draws that all variants have."""
 
     hyperparameters: dict[str, tuple[str, ...]]
-    """Of each variant, what is drawn for its models."""
+    """Variant -> its hyperparameters."""
     every: pl.DataFrame
     """One row per model, kind of weights and length, with the columns of `models`; `gain` is the value with the sign
-    that makes more better, null for a model without any, `new` whether the length is longer than trained."""
+    for which higher is better, null for a model without values; `new` is whether the length is new."""
     constant: Mapping[str, Mapping[int, float]]
-    """Setting -> length -> the value of the best constant distribution, where p* is known."""
+    """Setting -> length -> the value of the best constant distribution, if p* is known."""
 
     @property
     def sign(self) -> int:
@@ -78,7 +78,7 @@ class Paired(Compared):
         return self.every.group_by(cell, maintain_order=True).agg(pl.col("value").mean().alias("score"))
 
     def means(self) -> dict[Any, pl.DataFrame]:
-        """`all` and, where there are any, `new` lengths -> one row per model with its mean gain."""
+        """`all` and, if there are any, `new` lengths -> one row per model with its mean gain."""
         import polars as pl
 
         found = {"all": self.rows, "new": self.rows.filter("new")}
@@ -90,7 +90,7 @@ class Paired(Compared):
         }
 
     def shown(self) -> pl.DataFrame:
-        """Of each setting the means over new lengths, or over all where it has no new ones."""
+        """For each setting the means over new lengths, or over all lengths if it has no new ones."""
         import polars as pl
 
         means = self.means()
@@ -98,7 +98,7 @@ class Paired(Compared):
         return pl.concat([means["all"].filter(~pl.col("setting").is_in(new["setting"].unique().to_list())), new])
 
     def places(self, rows: pl.DataFrame, settings: Sequence[str]) -> Places | None:
-        """How many scored places stand behind the rows of these settings."""
+        """The number of scored places in the rows of these settings."""
         import polars as pl
 
         if "count" not in rows.columns:
@@ -107,7 +107,7 @@ class Paired(Compared):
         return Places(int(counts["count"].sum()), int(counts["count"].min()))  # pyright: ignore[reportArgumentType]
 
     def beside_constant(self, rows: pl.DataFrame, variant: str, settings: Sequence[str]) -> Constant | None:
-        """How many models are better than the best constant, by the mean over the lengths of these rows."""
+        """The number of models that are better than the best constant, by the mean over the lengths of these rows."""
         import polars as pl
 
         if not all(setting in self.constant for setting in settings):
@@ -155,19 +155,19 @@ def pair(
     pool: Sequence[RunOrReference],
     test: str,
 ) -> Paired:
-    """UserError for variants that are not there, and for runs whose draws make no pairs. `pool` are runs that differ in
-    the seed only: a draw is then one of a seed."""
+    """Pair the draws of a run, or of two. UserError for unknown variants, and for runs whose draws cannot be paired.
+    `pool` are runs that differ only in the seed: their draws are added."""
     import polars as pl
 
     task = task_of(run)
     compared = metric or task.metric
     check_reported(run, compared, lengths_of(run, test))
     if pool and other is not None:
-        raise UserError("choose between another run to compare with and runs of other seeds to pool")
+        raise UserError("use either another run to compare with or runs of other seeds to pool, not both")
     seeds = {run.experiment.seed}
     for more in pool:
         if (seed := more.experiment.seed) in seeds:
-            raise UserError(f"{more.directory} has the seed of another run ({seed}): the same draws twice")
+            raise UserError(f"{more.directory} has the same seed as another run ({seed}), so its draws are the same")
         seeds.add(seed)
         _check_same_draws(run, more, apart_from="seed")
     named = {name: (run, name) for name in run.experiment.variants}
@@ -181,7 +181,7 @@ def pair(
     base = baseline or run.experiment.baseline or next(iter(run.experiment.variants))
     chosen = [base, *(name for name in variants or named if name != base)]
     if len(chosen) == 1:
-        raise UserError(f"{run.directory} has nothing to compare '{base}' with; add another run with --with RUN_B")
+        raise UserError(f"{run.directory} has no variant to compare '{base}' with; add another run with --with RUN_B")
     tables = {id(source): _values(source, compared, selection, test) for source in (run, other) if source is not None}
     tables[id(run)] = _pooled([tables[id(run)], *(_values(more, compared, selection, test) for more in pool)])
     parts = [
@@ -192,7 +192,7 @@ def pair(
     rows = pl.concat(parts, how="diagonal")
     rows = paired_only(rows.filter(pl.col("variant").n_unique().over("setting") == len(parts)))
     if rows.is_empty():
-        raise UserError(f"there is no draw yet that all variants have; continue with: {run.command}")
+        raise UserError(f"no draw is finished in all variants yet; continue with: {run.command}")
     if weights not in set(rows["weights"]):
         raise unknown("weights", weights, rows["weights"].unique())
     settings = [setting for setting in run.experiment.settings if setting.name in set(rows["setting"])]
@@ -232,7 +232,7 @@ def _values(run: RunOrReference, metric: str, selection: str, test: str) -> pl.D
 
 
 def _pooled(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """With draws numbered through, in whole groups."""
+    """One table with consecutive numbers of draws, in whole groups."""
     import polars as pl
 
     if len(tables) == 1:
@@ -249,7 +249,7 @@ def _check_same_draws(run: RunOrReference, other: RunOrReference, apart_from: st
             f"{run.directory} and {other.directory} have no setting in common: {', '.join(ours)}; {', '.join(theirs)}"
         )
     a, b = (
-        # settings apart, else a pair differs in more than the variant
+        # everything except the settings must agree, otherwise a pair differs in more than the variant
         {
             name: to_data(r.experiment)[name]
             for name, role in roles(r.experiment).items()
@@ -259,9 +259,9 @@ def _check_same_draws(run: RunOrReference, other: RunOrReference, apart_from: st
         for r, settings in ((run, ours), (other, theirs))
     )
     if changes := differences(a, b):
-        raise UserError(f"{other.directory} does not pair with {run.directory} ({'; '.join(changes)})")
+        raise UserError(f"{other.directory} cannot be paired with {run.directory} ({'; '.join(changes)})")
 
 
 def _without_tests(task: Mapping[str, Any]) -> dict[str, Any]:
-    """A further test changes neither models nor other values."""
+    """A task without further tests, which change neither models nor other values."""
     return {name: x for name, x in task.items() if name != "test"}

@@ -1,14 +1,14 @@
-"""What the report set adds to the error of a comparison, and what a constant reaches on it.
+"""The sampling error of the report set in a comparison, and the score of the best constant on it.
 
-All models of a run are scored on the same sequences. A gain that rests on a few of them is the same luck for every
-draw, which intervals over draws do not see. The table `lengths` has every value without each of K blocks of sequences;
-a statistic without block k differs from the whole by D_k, and its standard error is that of a jackknife:
+All models of a run are scored on the same sequences. Their sampling error is common to all draws, so intervals over
+draws do not include it. The table `lengths` has every value without each of K blocks of sequences; a statistic without
+block k differs from the whole by D_k, and its standard error is that of a jackknife:
 
     error^2 = (K - 1) / K  sum_k (D_k - mean)^2
 
-When values x_i move by d_i, a quantile of them moves by the mean of d_i over the draws near it: the middle half for a
-median, the best fifth for a best tenth. The interval is widened to sqrt(reach^2 + (t error)^2) on either side, t being
-Student's with K - 1 degrees of freedom.
+If values x_i change by d_i, a quantile changes by the mean of d_i over the draws near it: the middle half for a median,
+the best fifth for a best tenth. Each side of the interval, of length `reach`, is widened to sqrt(reach^2 + (t
+error)^2), where t is Student's with K - 1 degrees of freedom.
 
 Shapes: N draws, K blocks, R rows of a table.
 """
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     import polars as pl
 
 Shifts = Mapping[tuple[Any, ...], Floats]
-"""What a cell is -> by how much the gain of each draw moves without each block, [N, K]; no cell where that is not
-known."""
+"""Key of a cell -> change of the gain of each draw without each block, [N, K]; cells without these values are left
+out."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """How many scored places stand behind a comparison."""
+    """The number of scored places of a comparison."""
 
     total: int
     fewest: int
-    """At the length that has the fewest."""
+    """At the length with the fewest places."""
 
     def said(self) -> str:
         return f"{self.total:,} places" + (f", {self.fewest:,} at the fewest" if self.fewest < self.total else "")
@@ -59,7 +59,7 @@ class Constant:
 
     @property
     def trained(self) -> bool:
-        """Whether the best tenth of either variant is better. Where a constant is perfect there is nothing to learn."""
+        """Whether the best tenth of either variant beats the constant, or the constant is perfect already."""
         return (
             isclose(self.value, self.perfect, abs_tol=1e-6)
             or self.beat >= 0.1 * self.models
@@ -67,13 +67,13 @@ class Constant:
         )
 
     def share(self, gain: float) -> float:
-        """Of the way from the constant to a perfect value."""
+        """A gain as a share of the distance from the constant to a perfect score."""
         way = abs(self.value - self.perfect)
         return gain / way if 1e-6 < way < inf else nan
 
 
 def shifts(rows: pl.DataFrame, keys: Sequence[str], sign: int) -> Shifts:
-    """Of the mean over the rows of each draw; a model without values does not move."""
+    """Changes of the mean over the rows of each draw; 0 for a model without values."""
     import polars as pl
 
     if "without" not in rows.columns:
@@ -94,7 +94,7 @@ def shifts(rows: pl.DataFrame, keys: Sequence[str], sign: int) -> Shifts:
 
 def of_median(shifted: Shifts, cells: Sequence[tuple[Any, Any, Sample]]) -> float:
     """The error of the mean over cells of the median gain; a cell is (key of a variant, key of the baseline, gains). 0
-    where it is not known."""
+    if it is not known."""
     if not all(a in shifted and b in shifted for a, b, _ in cells):
         return 0.0
     moved = []
@@ -122,7 +122,7 @@ def _best(values_N: Floats) -> Any:
 
 
 def widened(interval: Interval, error: float) -> Interval:
-    """With an error of the report set; the threshold of the p-value is zero.
+    """The interval with the error of the report set added; the threshold of the p-value is zero.
 
     >>> round(widened(Interval(3.0, 0.0, 6.0, 0.05), 4 / 2.2621571628540993).low, 6)
     -2.0
@@ -139,6 +139,6 @@ def widened(interval: Interval, error: float) -> Interval:
     toward = interval.estimate - interval.low if interval.estimate > 0 else interval.high - interval.estimate
     factor = float(np.hypot(toward, reach)) / toward if 0 < toward < np.inf else 1.0 if toward else np.inf
     p = 2 * float(ndtr(ndtri(interval.p / 2) / factor)) if interval.p < 1 else 1.0
-    # rounding and the steps of exact tests aside, they agree: the interval decides
+    # p-value and interval agree up to rounding and the discreteness of exact tests: the interval decides
     p = max(p, 2 * TAIL) if low <= 0 <= high else min(p, np.nextafter(2 * TAIL, 0))
     return Interval(interval.estimate, low, high, p)

@@ -1,4 +1,4 @@
-"""Values of models by draw, so that variants can be paired, and estimates for claims and comparisons."""
+"""Values of models by draw, to pair variants, and estimates for claims and comparisons."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BEST, MEDIAN = 0.1, 0.5
 
 
 def paired_only(rows: pl.DataFrame) -> pl.DataFrame:
-    """The draws of each setting that every variant has: in an unfinished run some are ahead of others."""
+    """The draws of each setting that are finished in all variants."""
     import polars as pl
 
     each = pl.struct("variant", "weights").n_unique()

@@ -1,4 +1,4 @@
-"""Scores: one number per model at the kept checkpoint, over all lengths and over new lengths."""
+"""Scores: one number per model at the selected checkpoint, over all lengths and over new lengths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def task_of(run: RunOrReference) -> Task:
 
 
 def worst_values(run: RunOrReference) -> dict[str, float]:
-    """Metric -> the value of a model that has none, as declared by the task."""
+    """Metric -> the value of a model without values, as declared by the task."""
     return {name: metric.worst for name, metric in task_of(run).metrics.items()}
 
 
@@ -30,19 +30,19 @@ def lengths_of(run: RunOrReference, test: str = "") -> pl.DataFrame:
     tests = dict.fromkeys(name for setting in run.experiment.settings for name in setting.task.tests)
     if test and test not in tests:
         if not tests:
-            raise UserError(f"{run.directory} has no further tests: name them in the spec, as [task.test.{test}]")
+            raise UserError(f"{run.directory} has no further tests: define them in the spec, as [task.test.{test}]")
         raise unknown(f"{run.directory} has no test", test, tests)
     return run.table("lengths").filter(test=test)
 
 
 def reported_metrics(run: RunOrReference, lengths: pl.DataFrame | None = None) -> set[str]:
-    """The metrics of which there are values."""
+    """The metrics that have values."""
     rows = lengths_of(run) if lengths is None else lengths
     return set(rows.filter(rows["count"] > 0)["metric"].unique())
 
 
 def check_reported(run: RunOrReference, metric: str, lengths: pl.DataFrame | None = None) -> None:
-    """UserError for a metric that the task does not have, or of which this run has no values."""
+    """UserError for a metric that the task does not have, or for which this run has no values."""
     known = task_of(run).metrics
     if metric not in known:
         raise unknown("metric", metric, known)
@@ -70,7 +70,7 @@ def not_recorded(run: RunOrReference) -> list[str]:
 
 
 def scored_lengths(run: RunOrReference, selection: str = "best", lengths: pl.DataFrame | None = None) -> pl.DataFrame:
-    """The rows of `lengths` that count, with the columns of `models`. The one rule on missing values:
+    """The rows of `lengths` that are used, with the columns of `models`. Missing values:
 
     - A length with nothing to score has a count of 0 and is left out.
     - A model without a value at any length diverged before its first checkpoint. Its values stay null: it has no score,
@@ -126,8 +126,8 @@ def scores(
 
 def tidy_results(run: RunOrReference, test: str | None = None) -> pl.DataFrame:
     """Every measured value of a run, one per row, with the columns of `models`; `error` is the standard error of a
-    value on its report set, null where the set is not a sample or it was not measured. The column `test` tells further
-    test distributions apart and is empty for the task itself; with `test` only the rows of that one."""
+    value on its report set, null if the set is not a sample or it was not measured. The column `test` names further
+    test distributions and is empty for the task itself; with `test` only the rows of that one."""
     import polars as pl
 
     lengths = run.table("lengths") if test is None else lengths_of(run, test)

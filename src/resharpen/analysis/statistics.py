@@ -1,7 +1,7 @@
 """Intervals of quantiles over draws, correlation of draws within groups, and Holm's correction.
 
-The unit is the draw. A quantile has an exact interval, a sum of quantiles one from reweighted draws. Both exclude a
-threshold if and only if its p-value is below 0.05.
+The unit is the draw. Intervals of quantiles are exact; those of sums of quantiles come from reweighted draws (a
+Bayesian bootstrap). Both exclude a threshold if and only if its p-value is below 0.05.
 
 Shapes: N draws, S settings, C cells (models of one draw), G groups of draws, R reweightings.
 """
@@ -40,7 +40,7 @@ class Sample:
 
 
 Terms = Sequence[tuple[float, str, Sample]]
-"""Of a sum: (weight, setting, sample)."""
+"""Terms of a sum: (weight, setting, sample)."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Gain:
     """Of zero, after Holm's correction."""
     verdict: Verdict
     more: int | None
-    """Models per setting to add for a decision; None if it is decided, or if there are too few models to tell."""
+    """Models per setting to add for a decision; None if decided, or if there are too few models to estimate it."""
     tests: int = 1
     """The number of comparisons that are corrected for."""
 
@@ -53,7 +53,7 @@ def judged(intervals: Sequence[Interval], models: Sequence[int], margin: float) 
 
 
 def untrained(gain: Gain) -> Gain:
-    """A verdict among models that have learned nothing is none."""
+    """The gain with the verdict for models that have learned nothing."""
     return replace(gain, verdict="not trained enough to tell", more=None)
 
 
@@ -70,8 +70,8 @@ def more_models(interval: Interval, margin: float, models: int, tests: int) -> i
 
     An interval of half-width h becomes h sqrt(models / n) with n models. To exclude zero with a probability of 0.8
     takes n = models (h/z)^2 ((z' + 0.84) / |g|)^2, with z = 1.96 and z' the same at the level 0.05 / tests. To be
-    within the margin, if |g| is, takes the same with z for z' and margin - |g| for |g|, and near zero, where both ends
-    matter, 1.28 for 0.84. The smaller of the two counts.
+    within the margin, if |g| is, takes the same with z instead of z' and margin - |g| instead of |g|, and near zero,
+    where both ends matter, 1.28 instead of 0.84. The smaller of the two is returned.
     """
     from scipy.special import ndtri
 

@@ -5,9 +5,9 @@
   rounding differs, and single models drift: scores of 64 models of Set Complement with and without AVX-512 and FMA were
   within 0.00003 after 20,000 steps; of 32 models of Maximum Retrieval half were within 0.005 after 50,000 steps, but
   one in ten was 0.04 away and one 0.3. The test per setting and variant: the median distance from the reference is at
-  most TYPICAL, and the median difference is within SHIFT of zero. It fails where the interval of the median excludes
-  that. A median distance above TYPICAL whose interval does not exclude it is unclear: fewer than six models have no
-  interval, and among a few a handful that drifted may be half.
+  most TYPICAL, and the median difference is within SHIFT of zero. It fails if the interval of the median excludes this.
+  A median distance above TYPICAL whose interval does not exclude TYPICAL is unclear: fewer than six models have no
+  interval, and among few models those that drifted may be half.
 - **The same distributions?** Scores of draws that are not in the reference are compared with all scores of the
   reference by the two-sample Kolmogorov-Smirnov test, at LEVEL after Holm's correction.
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TYPICAL = 0.01
 SHIFT = 0.005
 LEVEL = 0.01
-COUNTS = "sizes of validation sets behind common values"
+COUNTS = "sizes of validation sets of common values"
 BITS = "values of models from the same kernel, bit for bit"
 CELL = ["setting", "variant", "weights"]
 Built = Mapping[str, str | None]
@@ -49,11 +49,11 @@ class Check:
     compared: int
     """Number of models, values or cells that were compared."""
     differs: tuple[str, ...] = ()
-    """Names of what does not agree."""
+    """Names of items that do not agree."""
     unclear: tuple[str, ...] = ()
-    """Names of what has too few models to decide."""
+    """Names of items with too few models to decide."""
     faulty: tuple[str, ...] = ()
-    """What a kernel with a known fault computed."""
+    """Items computed by a kernel with a known fault."""
 
 
 def verify(run: Run, reference: Reference) -> list[Check]:
@@ -83,7 +83,7 @@ def verify(run: Run, reference: Reference) -> list[Check]:
     if faulty:
         checks.insert(0, Check("cells of a kernel with a known fault", len(faulty), faulty=tuple(faulty.values())))
     if not any(check.compared for check in checks):
-        raise UserError(f"nothing to compare: {reference.directory} has no model of the variants of {run.directory}")
+        raise UserError(f"nothing to compare: {reference.directory} has no models of the variants of {run.directory}")
     return checks
 
 
@@ -92,7 +92,7 @@ class Summary:
     """All checks of a run in one line."""
 
     values: int
-    """Values that were compared."""
+    """Number of values that were compared."""
     result: str
     agrees: bool
 
@@ -113,7 +113,7 @@ def summarize(checks: Sequence[Check]) -> Summary:
 
 
 def _faulty(experiment: Experiment, here: Built, there: Built) -> dict[str, str]:
-    """Setting and variant -> the fault of the kernel of one side, where the other side did not have it."""
+    """Setting and variant -> the known fault of the kernel of one side, if the other side did not have it."""
     lengths = {setting.name: setting.train_length for setting in experiment.settings}
     found: dict[str, dict[str, str]] = {}
     for side, built in (("this run", here), ("the reference", there)):
@@ -122,7 +122,7 @@ def _faulty(experiment: Experiment, here: Built, there: Built) -> dict[str, str]
             if fault := fault_of(kernel, lengths.get(setting, 0)):
                 found.setdefault(f"{setting}/{variant}", {})[side] = fault
     return {
-        cell: f"{cell}: {side} was made by a kernel in which {fault}; train it again"
+        cell: f"{cell}: {side} was trained by a kernel with a fault ({fault}); train it again"
         for cell, sides in found.items()
         if len(sides) == 1
         for side, fault in sides.items()
@@ -146,7 +146,7 @@ def comparable(here: Experiment, there: Experiment) -> None:
     for name in variants:
         ours, theirs = (replace(x.variants[name], engine=None) for x in (here, there))
         if ours != theirs or here.rows(ours) != there.rows(theirs):
-            raise UserError(f"not a run of '{there.name}': variant '{name}' or what is drawn for it differs")
+            raise UserError(f"not a run of '{there.name}': variant '{name}' or its hyperparameter table differs")
 
 
 def _draws(models: pl.DataFrame, experiment: Experiment) -> Check:
@@ -161,7 +161,7 @@ def _draws(models: pl.DataFrame, experiment: Experiment) -> Check:
 
 
 def _values(run: Run, built: Built, reference: Reference, common: set[str]) -> Iterator[Check]:
-    """Counts behind values, for all common models; bits of values, for models that the same kernel trained."""
+    """Counts of all common models, and exact values of models that were trained by the same kernel."""
     import polars as pl
 
     here, there = _made_by(built), _made_by(reference.built)

@@ -1,1 +1,1 @@
-"""What the command line can do: parse, call, print. A file for each kind of thing that a user wants."""
+"""The commands: they parse, call and print. Related commands share a file."""

@@ -1,4 +1,4 @@
-"""Commands that need no run: figures, parts, theory, and what this machine has."""
+"""Commands that need no run: figures, parts, theory, and the state of this machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from resharpen.commands.options import Name
 from resharpen.errors import unknown
 
 if TYPE_CHECKING:
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ListFigures:
-    """List the figures, and how long each takes on this machine.
+    """List the figures with their estimated times on this machine.
 
-    Times are measured the first time, in about a minute, and kept.
+    The first call measures the speed of this machine, in about a minute. Later calls use the stored times.
 
     For example: resharpen list
     """
@@ -45,7 +46,7 @@ class ListParts:
         resharpen run fig1 --variants pre,peri+ssmax,pre+layer+sgd
     """
 
-    kind: str | None = None
+    kind: Name = None
     """Only parts of this kind: placement, norm, attention, positions, dropout, optimizer or schedule."""
 
     def __call__(self, console: Console) -> None:
@@ -66,7 +67,7 @@ class Theory:
     """
 
     v: int = 7
-    """Check for every number of tokens from 4 up to this one, at most 9."""
+    """Check for all numbers of tokens from 4 to this one, at most 9."""
 
     def __call__(self, console: Console) -> None:
         from resharpen.analysis.theory.checks import check_all
@@ -80,7 +81,7 @@ class Theory:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Show what this machine has and what is missing.
+    """Check this machine: versions, processor, compiler, optional packages.
 
     For example: resharpen doctor
     """

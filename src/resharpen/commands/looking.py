@@ -37,7 +37,7 @@ class Status:
 
 @dataclass(frozen=True)
 class DrawFigure:
-    """Draw the figure of a run, finished or not, for a screen or a paper.
+    """Draw the figures of a run, finished or not, for a screen or a paper.
 
     For example:
         resharpen figure runs/fig1-laptop
@@ -51,7 +51,7 @@ class DrawFigure:
     selection: Literal["best", "best-trained", "last"] = "best"
     """Which checkpoint: the best over all lengths, the best over trained lengths only, or the last."""
     attention: Name = None
-    """Score the kept models with this attention, without training: adaptive-temperature, log-n, FILE.py:NAME."""
+    """Score the stored models with this attention, without training: adaptive-temperature, log-n, FILE.py:NAME."""
     metric: Name = None
     """Draw only this metric, such as kl, illegal, error or exact. Default: the figures of the task."""
     test: Name = None
@@ -59,17 +59,17 @@ class DrawFigure:
     width: Annotated[float | None, arg(metavar="INCHES", help_behavior_hint="")] = None
     """Width in inches, from 3. Text has at least 7 points at that width. Default: wide enough for a screen."""
     format: Text = None
-    """Formats, separated by commas: png, svg, pdf. In svg and pdf text is text. Default: png,svg."""
+    """Formats, separated by commas: png, svg, pdf. Text in svg and pdf stays text. Default: png,svg."""
     no_title: bool = False
     """Leave out the title, for a figure with a caption."""
     out: Directory = None
-    """The directory for the pictures. Default: the run directory; for a reference, runs/NAME."""
+    """The output directory. Default: the run directory; for a reference, runs/NAME."""
 
     def __call__(self, console: Console) -> None:
         from resharpen.views.violins import Look
 
         if self.out is not None and self.out.suffix in (".png", ".svg", ".pdf"):
-            raise UserError(f"--out {self.out}: must be a directory, not a file: there are several pictures")
+            raise UserError(f"--out {self.out}: must be a directory, not a file: there are several figures")
         formats = [name.strip() for name in (self.format or ",".join(FORMATS)).split(",")]
         for name in formats:
             if name not in (*FORMATS, "pdf"):
@@ -99,7 +99,7 @@ class Results:
     parquet: File = None
     """Write a Parquet file."""
     test: Name = None
-    """A further test distribution of the spec. Default: the task itself; of an export, all, told apart in a column."""
+    """A further test distribution of the spec. Default: the task itself; exports contain all, in the column `test`."""
 
     def __call__(self, console: Console) -> None:
         from resharpen.analysis.scores import lengths_of, reported_metrics, scores, task_of, tidy_results
@@ -139,7 +139,7 @@ class Claims:
     run: RunOrReference
     trust_code: TrustCode = False
     sensitivity: bool = False
-    """Test every claim also with other quantiles, checkpoints and thresholds, and say which verdicts depend on them."""
+    """Also test every claim with other quantiles, checkpoints and thresholds, and list the verdicts that change."""
 
     def __call__(self, console: Console) -> None:
         from resharpen.analysis.claims import claims, why_no_claims
@@ -150,7 +150,7 @@ class Claims:
         if reason := why_no_claims(run):
             raise UserError(f"{self.run}: {reason}")
         if not (found := claims(run)):
-            raise UserError(f"{self.run}: there is no draw yet that all variants have; continue with: {run.command}")
+            raise UserError(f"{self.run}: no draw is finished in all variants yet; continue with: {run.command}")
         if self.sensitivity:
             print_sensitivity(run, console)
         else:
@@ -159,8 +159,8 @@ class Claims:
 
 @dataclass(frozen=True)
 class Compare:
-    """Compare variants with a baseline, paired by draw: which are better, at which lengths, at which budget of models,
-    and which hyperparameters matter.
+    """Compare variants with a baseline, paired by draw: gains at each length, the best of k models, and the importance
+    of hyperparameters.
 
     For example:
         resharpen compare runs/my_norm
@@ -175,7 +175,7 @@ class Compare:
     variants: Annotated[Positional[tuple[str, ...]], arg(metavar="VARIANT ...", help_behavior_hint="")] = ()
     """Variants to compare. Default: all."""
     with_run: Annotated[Directory, arg(name="with")] = None
-    """Another run or reference of the same draws, to compare its variants too. Equal names become NAME@DIR."""
+    """Another run or reference with the same draws, whose variants are added. Equal names become NAME@DIR."""
     baseline: Name = None
     """The variant to compare with. Default: the one in the spec, or else the first."""
     margin: float = 0.02
@@ -184,14 +184,14 @@ class Compare:
     selection: Literal["best", "best-trained", "last"] = "best"
     """Which checkpoint: the best over all lengths, the best over trained lengths only, or the last."""
     metric: Name = None
-    """The metric to compare, such as tvd, kl, illegal, error or exact. Default: the one that chooses checkpoints."""
+    """The metric to compare, such as tvd, kl, illegal, error or exact. Default: the one that selects checkpoints."""
     pool: Annotated[tuple[Path, ...], arg(metavar="RUN...", help_behavior_hint="")] = ()
-    """Further runs of the same spec with other seeds, whose pairs are added."""
+    """Further runs of the same spec with other seeds; their pairs are added."""
     test: Name = None
     """A further test distribution of the spec to compare on. Default: the task itself."""
     trust_code: TrustCode = False
     out: Directory = None
-    """The directory for the picture. Default: the run directory; for a reference, runs/NAME."""
+    """The output directory. Default: the run directory; for a reference, runs/NAME."""
 
     def __call__(self, console: Console) -> None:
         run = look(self.run, self.trust_code)
@@ -214,8 +214,8 @@ class Compare:
 
 @dataclass(frozen=True)
 class Inspect:
-    """Look inside trained models. Minimal transformers: B, D and attention of a model, and statistics over the run.
-    Full transformers: attention maps on a prefix, and their entropy by length.
+    """Inspect trained models. Minimal transformers: the matrices B and D (docs/theory.md) and attention of a model, and
+    statistics over the run. Full transformers: attention maps on a prefix, and their entropy by length.
 
     For example:
         resharpen inspect runs/fig1-laptop
@@ -231,7 +231,7 @@ class Inspect:
     prefix: Text = None
     """For a full transformer: input tokens. Default: a sequence of the language, longer than in training."""
     out: Directory = None
-    """The directory for the pictures. Default: the run directory."""
+    """The output directory. Default: the run directory."""
 
     def __call__(self, console: Console) -> None:
         from resharpen.views.inspection import draw_inspection
@@ -247,7 +247,8 @@ class Verify:
     """Compare a run with its reference results: draws, values and distributions of scores.
 
     A run may have fewer models, settings or variants than its reference. Exit code 1 if anything differs. With --quick
-    no run is needed: a few draws of the references are trained here, in about ten minutes on two cores, and removed.
+    no run is needed: a few draws of the references are trained on this machine, in about ten minutes on two cores, and
+    deleted afterwards.
 
     For example:
         resharpen verify runs/fig1-overnight
@@ -296,15 +297,15 @@ class Verify:
             if self.run is None or self.all or self.out is not None:
                 raise UserError("verify needs a run directory, or --quick with --all or --reference NAME")
         elif self.run is not None:
-            raise UserError(f"--quick trains draws of its own: leave out {self.run}")
+            raise UserError(f"--quick trains its own draws: omit {self.run}")
         elif self.all == (self.reference is not None):
-            raise UserError("--quick goes with either --all or --reference NAME")
+            raise UserError("--quick needs either --all or --reference NAME")
 
 
 @dataclass(frozen=True)
 class Report:
-    """Write an interactive HTML report of runs, which works offline: every dot is a model to click on; also
-    hyperparameters, claims, comparisons.
+    """Write an interactive HTML report of runs, which works offline: scores of all models, hyperparameters, claims,
+    comparisons.
 
     For example:
         resharpen report runs/demo --open
@@ -313,11 +314,12 @@ class Report:
     """
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN...", help_behavior_hint="")]
-    """Run directories or references; the report of several has a front page."""
+    """Run directories or references; a report of several has a front page."""
     open: bool = False
-    """Show it in the browser."""
+    """Open it in the browser."""
     out: File = None
-    """The file. Default: report.html in the run directory; for a reference in runs/NAME; for several runs, here."""
+    """The output file. Default: report.html in the run directory; for a reference in runs/NAME; for several runs in
+    the working directory."""
     test: Name = None
     """A further test distribution of the spec to report on. Default: the task itself."""
     trust_code: TrustCode = False

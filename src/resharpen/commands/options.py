@@ -19,7 +19,7 @@ RunOrReference = Annotated[
 ]
 TrustCode = Annotated[
     bool,
-    arg(help="Execute code of a run that you did not train, or its copy there if the original is gone or changed."),
+    arg(help="Execute user code of a run from someone else, or its stored copy if the original is missing or changed."),
 ]
 Weights = Annotated[Literal["train", "bema"], arg(help="Training weights or BEMA.")]
 Scale = Annotated[

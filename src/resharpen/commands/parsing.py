@@ -1,4 +1,4 @@
-"""From words to a command: top-level help, and one line for whatever cannot be parsed."""
+"""Parsing of the command line: top-level help, and one-line errors."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RULE = re.compile(r"─+╮|─{5,}|-{5,}")
 
 
 def overview(commands: Mapping[str, type]) -> str:
-    """What `resharpen --help` shows: one line per command."""
+    """The text of `resharpen --help`: one line per command."""
     width = max(map(len, commands))
     lines = [f"  {name:{width}}  {first_sentence(command)}" for name, command in commands.items()]
     return "\n".join(
         [
             "usage: resharpen COMMAND ...",
             "",
-            "Test what lets small attention models generalize to longer inputs.",
+            "Test which parts let small attention models generalize to longer inputs.",
             "",
             *lines,
             "",
@@ -38,7 +38,7 @@ def overview(commands: Mapping[str, type]) -> str:
 
 
 def first_sentence(command: type) -> str:
-    """Of its docstring, without a list after a colon.
+    """The first sentence of its docstring, without a list after a colon.
 
     >>> class Example:
     ...     '''Compare runs: draws and
@@ -51,7 +51,7 @@ def first_sentence(command: type) -> str:
 
 
 def parse(commands: Mapping[str, type], words: Sequence[str]) -> Any:
-    """The command that these words ask for; UserError, in one line, if they ask for none."""
+    """The command of these arguments; UserError, in one line, if they are invalid."""
     name, *given = words
     if name not in commands:
         if name.startswith("-"):
@@ -94,7 +94,7 @@ def _check(command: type, name: str, given: Sequence[str]) -> None:
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
-    """The types that a hint allows, and what it is annotated with."""
+    """The types that a hint allows, and its annotations."""
     if get_origin(hint) is Annotated:
         inner, *more = get_args(hint)
         return (*_kinds(inner), *more)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Patient(Orderly):
-    """A second signal does not end the process at once: that would leave the temporary directory behind."""
+    """A second signal does not end the process immediately: that would leave the temporary directory behind."""
 
     def stop(self, number: int, _frame: object) -> None:
         if not self.number:
@@ -30,7 +30,7 @@ class Patient(Orderly):
 
 
 def verify_quickly(references: Sequence[Reference], out: Path | None, console: Console) -> None:
-    """Runs are trained in a temporary directory, which is removed however this ends, or in `out`, where they stay.
+    """Runs are trained in a temporary directory, which is always removed, or in `out`, where they stay.
     Exit code 1 if anything differs."""
     from resharpen.analysis.verify import summarize, verify
     from resharpen.experiments.running.quick import plan_quick
@@ -43,7 +43,7 @@ def verify_quickly(references: Sequence[Reference], out: Path | None, console: C
     print_quick_plan(plans, console)
     results: dict[str, Summary | str] = {}
     with ExitStack() as stack:
-        asked = stack.enter_context(orderly(Patient()))  # outside: it has to outlive every run
+        asked = stack.enter_context(orderly(Patient()))  # outside, because it must outlive every run
         directory = (
             absolute(out) if out else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="resharpen-")))
         )

@@ -1,4 +1,4 @@
-"""What several commands do with a run: open it, draw it, save pictures of it."""
+"""Functions shared by commands: open a run, draw it, save figures."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from resharpen.views.violins import Look
 
 FORMATS = ("png", "svg")
-"""Of pictures, by default."""
+"""Default formats of figures."""
 
 
 def load(directory: Path, trust_code: bool) -> Run:
-    """Open a run, for a command that needs more than a reference has."""
+    """Open a run, for commands that do not work with references."""
     from resharpen.experiments.keeping.store import REFERENCE
     from resharpen.experiments.running.runner import load
 
@@ -41,7 +41,7 @@ def look(directory: Path, trust_code: bool) -> RunOrReference:
 
 
 def check_file(path: Path, ending: str) -> None:
-    """So that no other file is overwritten, least of all one of a run."""
+    """UserError unless the path has this ending, so that no other file is overwritten."""
     from resharpen.experiments.keeping.outputs import check_output
 
     if path.suffix != ending:
@@ -97,7 +97,7 @@ def show_comparison(run: RunOrReference, out: Path, console: Console, *what: Any
 
 
 def show_result(run: Run, out: Path, console: Console) -> str:
-    """Print the verdict on every claim, or on every variant where there is no claim; return the command for details."""
+    """Print the verdict on every claim, or on every variant if there are no claims; return the command for details."""
     from resharpen.analysis.claims import claims, of_the_paper
     from resharpen.analysis.compare import compare
     from resharpen.experiments.keeping.store import quoted
@@ -134,7 +134,7 @@ def study(target: str, runs: Sequence[Run], out: Path, scale: str, console: Cons
 
 
 def _study_tasks(runs: Sequence[Run], out: Path, name: str, console: Console) -> None:
-    """Print the kind of dispersion that each task has, and save one figure of the gains on all; and both as tables."""
+    """Print the kind of dispersion of each task, save one figure of the gains on all tasks, and both as tables."""
     from resharpen.analysis.dispersion import agreement, dispersion, gains, gains_table
     from resharpen.views.tasks_study import draw_tasks, print_dispersion
 
@@ -148,8 +148,8 @@ def _study_tasks(runs: Sequence[Run], out: Path, name: str, console: Console) ->
 
 
 def _study_positions(runs: Sequence[Run], out: Path, name: str, console: Console) -> None:
-    """Print our claims on positions, and save one figure and the distances of all models, which are also read without
-    keys further away than in training."""
+    """Print our claims on positions, and save one figure and the distances of all models. Models are also scored with
+    keys masked that are further away than in training."""
     import polars as pl
     from rich.progress import track
 

@@ -1,4 +1,4 @@
-"""`resharpen score`: anything that maps tokens to logits, on the report set of a task."""
+"""`resharpen score`: score any function from tokens to logits on the report set of a task."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Score:
     """A function from tokens [N, L] to logits [N, L, V], or a torch module; or RUN:MODEL, a stored model."""
     task: Name = None
     """KIND,KEY=VALUE,... with the keys of [task] in a TOML file, or such a file. Default: that of a stored model, or of
-    the run after --with."""
+    the run given by --with."""
     with_run: Annotated[Directory, arg(name="with")] = None
     """A run or a reference in which to rank it; its report set is used."""
     probabilities: bool | None = None
-    """Whether the output is probabilities, or logits. Default: detected, and said."""
+    """Whether the output is probabilities, or logits. Default: detected and printed."""
     sequences: Number = None
     """Sequences in the report set. Default: as in runs."""
     seed: Number = None
-    """Of the report set. Default: that of the run after --with, or 0."""
+    """Seed of the report set. Default: that of the run given by --with, or 0."""
     csv: File = None
     """Write every value to this file, one row per metric and length."""
     trust_code: TrustCode = False
@@ -77,7 +77,7 @@ class Score:
             console.print(f"wrote {self.csv}", soft_wrap=True)
 
     def _target(self) -> tuple[Any, int | None, str]:
-        """What to score, the seed of its report set where it has one, and what to call it."""
+        """What to score, the seed of its report set if it has one, and its name in the output."""
         from resharpen import own
 
         if own.is_own(self.target):

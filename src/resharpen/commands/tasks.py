@@ -1,4 +1,4 @@
-"""`resharpen tasks`: the collection of tasks."""
+"""`resharpen tasks`: list the tasks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ListTasks:
-    """List the tasks: what is asked, the exact answer, parameters, what is published, the usual model and lengths, and
-    whether the native engine trains it. With a name: one task, and a sequence with the places that are scored.
+    """List the tasks: what to predict, the exact distribution, parameters, published results, default model and
+    lengths, and whether the native engine supports it. With a name: one task, and a sequence with its scored places.
 
     For example:
         resharpen tasks
@@ -23,8 +23,7 @@ class ListTasks:
     """
 
     name: Annotated[Positional[str | None], arg(metavar="[TASK]", help_behavior_hint="")] = None
-    """A task of the list, with KEY=VALUE after commas where its parameters are not to be the usual ones; or
-    FILE.py:NAME."""
+    """A task of the list, followed by ,KEY=VALUE for parameters that differ from the defaults; or FILE.py:NAME."""
 
     def __call__(self, console: Console) -> None:
         from resharpen.experiments.running.support import engine_of_task

@@ -37,7 +37,7 @@ class Training:
     models: options.Number = None
     """Models per setting and variant. More than before extends a run."""
     steps: options.Number = None
-    """Training steps of each model."""
+    """Training steps per model."""
     variants: options.Text = None
     """Variants to compare: sums of parts, separated by commas. Your own code is FILE.py:NAME, relative to the working
     directory (in a TOML file: relative to that file)."""
@@ -61,9 +61,9 @@ class Training:
         is_run = absolute(path).is_dir()
         if path.suffix == ".toml" or is_run:
             if self.scale is not None:
-                raise UserError("--scale goes with the name of a figure or a task, not with a file or a run")
+                raise UserError("--scale needs the name of a figure or a task, not a file or a run")
             experiment = load(path, self.trust_code).experiment if is_run else read_toml(path)
-            # a new directory chooses its engines again
+            # engines are selected again for a new directory
             if is_run and self.out and absolute(self.out).resolve() != absolute(path).resolve():
                 experiment = experiment.with_engines(dict.fromkeys(experiment.variants))
         else:
@@ -82,11 +82,11 @@ class RunFigure(Training):
         resharpen run fig1 --scale smoke
         resharpen run fig1 --models 192 --variants pre,peri,pre+log-n --out runs/more
         resharpen run fig1 --variants pre,pre+examples/my_attention.py:my_ssmax --out runs/mine
-        resharpen run flip-flop --scale smoke   (a task: pre against peri)
+        resharpen run flip-flop --scale smoke   (a task: compares pre and peri)
         resharpen run dyck,k=2,m=3 --variants pre,pre+alibi
         resharpen run examples/my_norm.toml
         resharpen run runs/fig1-laptop          (continues)
-        resharpen run remedies --scale smoke    (a study of three figures; another one is of all tasks)
+        resharpen run remedies --scale smoke    (a study of three figures)
         resharpen run fig1 --launcher ray --address auto
     """
 
@@ -95,13 +95,13 @@ class RunFigure(Training):
     launcher: options.LauncherName = "local"
     """Where shards are trained: in processes of this machine, or as Ray tasks (pip install 'resharpen[ray]')."""
     address: options.Address = None
-    """The Ray cluster to use, HOST:PORT or auto. Default: one of this machine alone, for this run."""
+    """The Ray cluster to use, HOST:PORT or auto. Default: start one on this machine for this run."""
     job: options.Job = None
     """Train only job I of N jobs that share the run: for job arrays, and machines that share a directory."""
     discard: bool = False
     """Discard finished shards that were trained with a different spec, and train them again."""
     dry_run: bool = False
-    """Show what would be done, the time and the disk space it would need; train nothing."""
+    """Show what would be trained, with estimates of time and disk space, but train nothing."""
 
     def __call__(self, console: Console) -> None:
         from resharpen.experiments.specs.shelf import STUDIES
@@ -110,7 +110,7 @@ class RunFigure(Training):
             self._run(console)
             return
         if self.variants is not None:
-            raise UserError(f"--variants goes with one of {', '.join(STUDIES[self.target])}, not with a study")
+            raise UserError(f"--variants needs one of {', '.join(STUDIES[self.target])} as target, not a study")
         out = self.out or Path("runs")
         figures = [replace(self, target=name) for name in STUDIES[self.target]]
         runs = [figure._run(console, out / figure._experiment()[0].name) for figure in figures]
@@ -118,7 +118,7 @@ class RunFigure(Training):
             study(self.target, finished, out, self.scale or "laptop", console)
 
     def _run(self, console: Console, directory: Path | None = None) -> Run | None:
-        """The finished run; None for a dry run, and while other jobs or processes still train."""
+        """The finished run; None for a dry run, or if other jobs or processes are still training."""
         from resharpen.experiments.keeping.store import quoted
         from resharpen.experiments.running.estimate import describe
         from resharpen.experiments.running.launchers import launch
@@ -131,7 +131,7 @@ class RunFigure(Training):
         if self.workers is not None and self.workers < 1:
             raise UserError(f"workers = {self.workers}: must be at least 1")
         if self.address is not None and self.launcher != "ray":
-            raise UserError(f"address = {self.address}: only the launcher 'ray' has one")
+            raise UserError(f"address = {self.address}: only the launcher 'ray' has an address")
         if self.dry_run:
             console.print(
                 describe(with_engine(experiment), self.workers), soft_wrap=True, highlight=False, markup=False
@@ -155,11 +155,11 @@ class RunFigure(Training):
             console.print(f"Stopped; nothing is lost. Continue with: {store.command}", soft_wrap=True)
             sys.exit(128 + asked.number)
         if self.job is not None:
-            console.print(f"Job {self.job} is done. When all are: resharpen figure {quoted(out)}", soft_wrap=True)
+            console.print(f"Job {self.job} is finished. After all jobs: resharpen figure {quoted(out)}", soft_wrap=True)
             return None
         if left := len(store.shards()) - len(store.done()):
             then = f"resharpen figure {quoted(out)}"
-            console.print(f"{left} shards are with other processes. When all are done: {then}", soft_wrap=True)
+            console.print(f"{left} shards are still trained by other processes. Afterwards: {then}", soft_wrap=True)
             return None
         save_figures(store, out, console)
         details = show_result(store, out, console)
@@ -206,22 +206,22 @@ class Reproduce:
                     found = figure._run(console, out / figure._experiment()[0].name)
                     runs |= {name: found} if found else {}
         except SystemExit:
-            console.print(f"Continue all of it with: {command}", soft_wrap=True)
+            console.print(f"Continue all figures with: {command}", soft_wrap=True)
             raise
         if missing := [name for name in names if name not in (*runs, "theory")]:
-            console.print(f"With other processes: {', '.join(missing)}. Then: {command}", soft_wrap=True)
+            console.print(f"Others are training: {', '.join(missing)}. Afterwards run: {command}", soft_wrap=True)
             return
         for name, parts in STUDIES.items():
             if set(parts) <= set(runs):
                 study(name, [runs[part] for part in parts], out, scale, console)
         checks = check_all(v_max=7) if "theory" in names else []
         write_report(list(runs.values()), out / "report.html", checks)
-        console.print(f"All is done. Report: {quoted(out / 'report.html')}", soft_wrap=True)
+        console.print(f"Finished. Report: {quoted(out / 'report.html')}", soft_wrap=True)
         if not all(check.holds for check in checks):
             raise Failed("a statement of the theory does not hold: see the report")
 
     def _names(self) -> list[str]:
-        """The figures to run, in the order of the shelf, and `theory`; figures of the same models are one run."""
+        """The figures to run, in the order of `SHELF`, and `theory`; figures of the same models are one run."""
         from resharpen.experiments.specs.shelf import SHELF, STUDIES
 
         of_run: dict[str, str] = {}
@@ -245,7 +245,7 @@ class Reproduce:
 
 @dataclass(frozen=True)
 class Submit(Training):
-    """Submit a run to a batch system: a job array in which every job trains a share. Options as for `run`.
+    """Submit a run to a batch system: a job array in which every job trains a share. Options are those of `run`.
 
     For example:
         resharpen submit fig1 --scale paper --out /scratch/me/fig1 --slurm --jobs 64 --hours 12 --dry-run
@@ -256,7 +256,7 @@ class Submit(Training):
     jobs: int = 64
     """Jobs in the array, one core each; at most one per shard."""
     hours: float = 24.0
-    """Time limit of a job, which is queued again until its share is finished."""
+    """Time limit of a job; it is requeued until its share is finished."""
     dry_run: bool = False
     """Print the script; submit nothing."""
 
@@ -282,12 +282,12 @@ class Submit(Training):
 
 
 def _options(command: object, declared: type) -> list[str]:
-    """The options of a command that were given, as words, of those that a class declares."""
+    """The given options of a command, among those that a class declares, as command line arguments."""
     words = []
     for name in (field.name for field in fields(declared) if field.name != "target"):
         value, option = getattr(command, name), f"--{name.replace('_', '-')}"
         if value is not None and value is not False:
-            # with a sign of equality where the value looks like an option
+            # --option=value if the value looks like an option
             dashed = str(value).startswith("-")
             words += [option] if value is True else [f"{option}={value}"] if dashed else [option, str(value)]
     return words

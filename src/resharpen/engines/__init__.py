@@ -1,1 +1,1 @@
-"""Engines advance an ensemble and evaluate it; `base.py` says what one is."""
+"""Engines advance an ensemble and evaluate it; `base.py` defines their interface."""

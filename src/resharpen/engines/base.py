@@ -66,7 +66,7 @@ class Problem:
         return self._checked(self.task.batch(self.batch_key, group, step, self.batch, self.train_length))
 
     def minibatches(self, group: int, first: int, n: int) -> list[Batch]:
-        """Those of n steps: the same bits, drawn together if the task can."""
+        """Minibatches of n steps; sampled together if the task supports it, with the same bits."""
         if not isinstance(self.task, TokenTask) or type(self.task).batch is not TokenTask.batch:
             return [self.minibatch(group, first + i) for i in range(n)]
         steps_S = np.arange(first, first + n)
@@ -74,8 +74,8 @@ class Problem:
         return [self._checked(Batch(*of_step)) for of_step in zip(*(np.split(x, n) for x in drawn), strict=True)]
 
     def _checked(self, batch: Batch) -> Batch:
-        if not batch.mask.any():  # a mean over nothing is no loss
-            raise UserError(f"task '{self.task.name}': no place of a minibatch of {self.batch} sequences is trained")
+        if not batch.mask.any():  # the mean over no place is undefined
+            raise UserError(f"task '{self.task.name}': a minibatch of {self.batch} sequences has no trained place")
         return batch
 
 
@@ -97,7 +97,7 @@ class Ensemble:
 
     def __post_init__(self) -> None:
         if len(set(self.draw_M // streams.GROUP)) != 1:
-            raise ValueError("an ensemble takes its draws from one group of sixteen")
+            raise ValueError("the draws of an ensemble must be from one group of sixteen")
 
     @property
     def group(self) -> int:

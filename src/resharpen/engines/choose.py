@@ -85,7 +85,7 @@ def why_not_native(problem: Problem, training: bool = True) -> str:
     from resharpen.engines.native.build import why_not_here
 
     if problem.device != "cpu":
-        return f"device = {problem.device}: it computes on the cpu"
+        return f"device = {problem.device}: it supports only cpu"
     if problem.model.kind not in NATIVE:
         return f"there is no native kernel for the model '{own.short(problem.model.kind)}'"
     if reason := _native(problem).supports(problem, training):
@@ -110,7 +110,7 @@ def rounding(engine: str, march: str, device: str) -> str:
 
 
 def compiles(engine: str, problem: Problem) -> bool:
-    """Whether the number of steps is one from which what trains is compiled: its last bits differ."""
+    """Whether the run is long enough to be compiled, which changes the last bits."""
     if engine == "native" or not problem.model.compiles:
         return False
     from resharpen.engines.torch.fast import COMPILED_FROM

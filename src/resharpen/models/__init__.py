@@ -1,4 +1,4 @@
-"""Networks with a leading model axis, by name, a file each; and the user's own modules (`adapter.py`)."""
+"""Networks with a leading model axis, by name, one file each; and users' modules (`adapter.py`)."""
 
 from __future__ import annotations
 
@@ -37,4 +37,4 @@ def find_model(kind: str) -> type[Model]:
     try:
         return own.find_class(MODELS, Model, "model", kind)
     except UserError as error:
-        raise UserError(f"{error}, a torch.nn.Module, or a function of the vocabulary that makes one") from error
+        raise UserError(f"{error}, a torch.nn.Module, or a function of the vocabulary that returns one") from error

@@ -1,28 +1,28 @@
-"""A `torch.nn.Module` of the user's as a model: no base class, no model axis.
+"""A user's `torch.nn.Module` as a model: no base class, no model axis.
 
     class Net(nn.Module):
         def __init__(self, vocabulary, d=32): ...
         def forward(self, tokens): ...          # [N, L] -> logits [N, L, V]
 
-`net.py:Net` is the class or a function that makes a module. It is called by keyword: the number of tokens goes to the
-parameter with a name of `TOKENS`, and every further parameter without a default, or with a whole number as default, is
-a size of the spec. Others keep their defaults. A module that reads items has a parameter with a name of `CLASSES`
-instead, gets items.priority and .kind [N, L] and .length [N], and gives logits [N, C].
+`net.py:Net` is a class or a function that returns a module. It is called with keywords: the number of tokens is passed
+as the argument with a name in `TOKENS`, and every other argument without a default, or with an integer default, is a
+size in the spec. Others keep their defaults. A module that reads items has an argument with a name in `CLASSES`
+instead, gets items.priority and .kind [N, L] and .length [N], and returns logits [N, C].
 
-Each draw has a module of its own, made right after torch's generator was seeded with (seed, setting, draw); that is its
-initialization. In training the generator is seeded with (seed, setting, draw, step) before every forward pass.
+Each draw has its own module. Before it is constructed, and thereby initialized, torch's generator is seeded with (seed,
+setting, draw). In training the generator is seeded with (seed, setting, draw, step) before every forward pass.
 
-What weight decay and Muon do to a parameter goes by the layer that owns it:
+Weight decay and Muon treat a parameter according to the layer that owns it:
 
     embedding    of an nn.Embedding, tied or not                                     no decay, not inner
     vector       fewer than two axes, or of a norm: biases, gains                    no decay, not inner
-    output       of the nn.Linear called last that gives one number per token        decays, not inner
+    output       of the nn.Linear called last that returns one number per token      decays, not inner
     matrix       two axes                                                            decays, inner
     other        three axes and more, such as a convolution                          decays, not inner
 
-A parameter of the module itself is [in, out], and inner only if no axis is as long as the vocabulary. An nn.Linear that
-reads items, from 1 or 1 + C features, is not inner either. Buffers and parameters that need no gradient are constants:
-made with the module, never trained.
+A parameter of the module itself is interpreted as [in, out], and is inner only if no axis is as long as the vocabulary.
+An nn.Linear on items, with 1 or 1 + C input features, is not inner either. Buffers and parameters that need no gradient
+are constants: created with the module, never trained.
 
 Shapes: M models, N sequences, L positions, V tokens, C classes.
 """
@@ -60,7 +60,7 @@ State = dict[str, Tensor]
 
 
 def makes_modules(found: Any) -> bool:
-    """Whether a thing in the user's file is a class of modules, or a function that is told the number of tokens."""
+    """Whether an object in the user's file is a class of modules, or a function of the number of tokens."""
     if isinstance(found, type):
         return issubclass(found, nn.Module)
     return inspect.isfunction(found) and any(
@@ -70,18 +70,18 @@ def makes_modules(found: Any) -> bool:
 
 @cache
 def module_model(kind: str, factory: Factory) -> type[Model]:
-    """The model class of a module: its fields are the sizes that the module takes."""
+    """The model class of a module: its fields are the sizes that the module accepts."""
     name, parameters = own.short(kind), inspect.signature(factory).parameters
     counts = [x for x in parameters if x in (*TOKENS, *CLASSES)]
     if len(counts) != 1:
         raise UserError(
-            f"'{name}' takes ({', '.join(parameters)}): one parameter is for the number of tokens, called "
-            f"{', '.join(TOKENS[:-1])} or {TOKENS[-1]}; or for that of classes: {', '.join(CLASSES)}"
+            f"'{name}' has the arguments ({', '.join(parameters)}): one must be the number of tokens, called "
+            f"{', '.join(TOKENS[:-1])} or {TOKENS[-1]}; or the number of classes: {', '.join(CLASSES)}"
         )
     items = counts[0] in CLASSES
     sizes = [p for p in parameters.values() if p.name != counts[0] and _is_size(p)]
     if taken := [p.name for p in sizes if p.name == "kind" or (hasattr(ModuleModel, p.name) and p.name != "width")]:
-        raise UserError(f"'{name}': a size cannot be called '{taken[0]}': rename the parameter")
+        raise UserError(f"'{name}': a size cannot be called '{taken[0]}': rename the argument")
     described = [(p.name, int, None if p.default is p.empty else p.default) for p in sizes]
     namespace = {"kind": kind, "reads": "items" if items else "tokens", "factory": staticmethod(factory)}
     count = ("classes" if items else "vocabulary", int)
@@ -103,7 +103,7 @@ class ModuleModel(Model):
     is_module: ClassVar[bool] = True
     factory: ClassVar[Factory]
     counted: ClassVar[str]
-    """The parameter of the factory that gets the number of tokens or classes."""
+    """The argument of the factory that gets the number of tokens or classes."""
 
     @classmethod
     def usual(cls, vocabulary: int) -> ModuleModel:
@@ -118,7 +118,7 @@ class ModuleModel(Model):
         try:
             super().check(parts)
         except Misfit as misfit:
-            why = f"has no {misfit.kind} that could be chosen: it would train the same under another name"
+            why = f"has no {misfit.kind} to replace: the part would have no effect"
             raise Misfit(misfit.kind, str(self.wrong(why))) from misfit
 
     def make(self, key: streams.Key, draw: int) -> nn.Module:
@@ -134,7 +134,7 @@ class ModuleModel(Model):
                 what = ", ".join(f"{name}={x}" for name, x in given.items())
                 raise own.OwnCodeError(f"{type(self).__name__}({what}) failed in your own code", error) from error
         if not isinstance(made, nn.Module):
-            raise self.wrong(f"makes a {type(made).__name__}, not a torch.nn.Module")
+            raise self.wrong(f"returns a {type(made).__name__}, not a torch.nn.Module")
         return made
 
     def parameters(self, parts: Parts) -> dict[str, Parameter]:
@@ -153,7 +153,7 @@ class ModuleModel(Model):
         raise NotImplementedError("modules are called one by one: see `Modules`")
 
     def shape(self, inputs: Any) -> list[int]:
-        """Of the logits."""
+        """Shape of the logits."""
         return [len(inputs.kind), self.answers] if self.reads == "items" else [*inputs.shape, self.answers]
 
     def wrong(self, what: str) -> UserError:
@@ -161,7 +161,7 @@ class ModuleModel(Model):
 
 
 class Modules:
-    """The modules of an ensemble, one per draw, and called one after another."""
+    """The modules of an ensemble, one per draw, called one after another."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class Modules:
         self._cuda = [torch.device(device)] if torch.device(device).type == "cuda" else []
 
     def logits(self, theta: Tensors, inputs: Any, step: int | None = None) -> Tensor:
-        """Of all models, [M, ...]: those of a training step, or without one what is evaluated."""
+        """Logits of all models, [M, ...]: in training mode for a step, otherwise in evaluation mode."""
         each = [{name: x[i] for name, x in theta.items()} for i in range(len(self._modules))]
         return torch.stack([self.logits_of(i, theta_of, inputs, step) for i, theta_of in enumerate(each)])
 
@@ -204,7 +204,7 @@ def int_of(words_2: NDArray[np.uint32]) -> int:
 
 @contextmanager
 def seeded(seed: int, cuda: list[torch.device] | None = None) -> Iterator[None]:
-    """torch's own generators start from a seed, and afterwards go on from where they were."""
+    """Seed torch's generators, and restore their state afterwards."""
     with torch.random.fork_rng(devices=cuda or []):
         torch.default_generator.manual_seed(seed)
         for device in cuda or ():
@@ -213,7 +213,7 @@ def seeded(seed: int, cuda: list[torch.device] | None = None) -> Iterator[None]:
 
 
 def trained(module: nn.Module) -> dict[str, nn.Parameter]:
-    """What is trained, each once, by the first of its names."""
+    """Trained parameters, each once, by the first of its names."""
     return {name: x for name, x in module.named_parameters() if x.requires_grad}
 
 
@@ -244,7 +244,7 @@ def _declared(model: ModuleModel) -> dict[str, Parameter]:
 
 
 def _output(candidates: list[nn.Linear], model: ModuleModel, module: nn.Module) -> list[nn.Linear]:
-    """The one that is called last; none where none is called."""
+    """The layer that is called last; empty if none is called."""
     called: list[nn.Linear] = []
     for layer in candidates:
         layer.register_forward_hook(lambda *_, layer=layer: called.append(layer))
@@ -283,10 +283,10 @@ def check_parameters(model: ModuleModel, module: nn.Module) -> None:
     """UserError, with the reason, for a module that cannot be one model of an ensemble."""
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm):
-            raise model.wrong(f"has batch norm ({name}): it mixes sequences and keeps statistics; take a layer norm")
+            raise model.wrong(f"has batch norm ({name}): it mixes sequences and keeps statistics; use a layer norm")
     for name, x in (*module.named_parameters(), *module.named_buffers()):
         if is_lazy(x):
-            raise model.wrong(f"makes its parameter {name} when it is first called: give the layer its sizes")
+            raise model.wrong(f"creates its parameter {name} at its first call: give the layer its sizes")
     for name, x in module.named_parameters():
         if x.dtype != torch.float32:
             raise model.wrong(f"has a parameter of type {_type(x)} ({name}): all must be float32")
@@ -295,13 +295,15 @@ def check_parameters(model: ModuleModel, module: nn.Module) -> None:
 
 
 def check_module(model: ModuleModel, inputs: Any, others: Any, longest: Any) -> None:
-    """UserError for a module whose logits are not a function of its weights, its inputs and torch's generator; from
-    two minibatches and one sequence of the greatest length. What holds for all models, such as that the logits of a
-    sequence do not depend on others, is tested in `experiments/running/trial.py`."""
+    """UserError for a module whose logits are not a function of its weights, its inputs and torch's generator; tested
+    on two minibatches and one sequence of the greatest length. Tests of all models, such as that the logits of a
+    sequence do not depend on others, are in `experiments/running/trial.py`."""
     first, again = (model.make(init_key(0, ""), 0) for _ in range(2))
     check_parameters(model, first)
     if changed := _changed(_state(first), _state(again)):
-        raise model.wrong(f"does not start the same from the same seed ({changed}): draw with torch's own functions")
+        raise model.wrong(
+            f"has a different initialization with the same seed ({changed}): use torch's random functions"
+        )
     inputs, others, longest = (tensors(x) for x in (inputs, others, longest))
     before, found = _state(first), dict[bool, Tensor]()
     for training in (True, False):
@@ -311,10 +313,10 @@ def check_module(model: ModuleModel, inputs: Any, others: Any, longest: Any) -> 
                 logits = first(given)
             _check_logits(model, logits, given, training)
             if changed := _changed(before, _state(first)):
-                raise model.wrong(f"changes {changed} when it is called: nothing may be kept between calls")
+                raise model.wrong(f"changes {changed} when it is called: it must not keep state between calls")
             if given is inputs and not torch.equal(found.setdefault(training, logits.detach()), logits):
                 raise model.wrong(
-                    "keeps something between calls: it answers the same input differently the second time"
+                    "keeps state between calls: the second call with the same input returns something else"
                 )
     with torch.no_grad():
         _check_logits(model, first(longest), longest, training=False)
@@ -323,14 +325,14 @@ def check_module(model: ModuleModel, inputs: Any, others: Any, longest: Any) -> 
 def _check_logits(model: ModuleModel, logits: Any, inputs: Any, training: bool) -> None:
     wanted = model.shape(inputs)
     if not isinstance(logits, Tensor):
-        raise model.wrong(f"gives a {type(logits).__name__}, not logits {wanted}")
+        raise model.wrong(f"returns a {type(logits).__name__}, not logits {wanted}")
     if list(logits.shape) != wanted or logits.dtype != torch.float32:
         axes = "sequences, classes" if model.reads == "items" else "sequences, positions, tokens"
-        raise model.wrong(f"gives {list(logits.shape)} of {_type(logits)}, not {wanted} of float32 ({axes})")
+        raise model.wrong(f"returns {list(logits.shape)} of {_type(logits)}, not {wanted} of float32 ({axes})")
     if not logits.isfinite().all():
-        raise model.wrong("gives logits that are not finite")
+        raise model.wrong("returns logits that are not finite")
     if training and not logits.requires_grad:
-        raise model.wrong("gives logits that depend on no parameter: there is nothing to train")
+        raise model.wrong("returns logits that do not depend on any parameter: there is nothing to train")
 
 
 def _state(module: nn.Module) -> State:
@@ -348,7 +350,7 @@ def _changed(before: State, now: State) -> str:
 
 
 def tensors(arrays: Any) -> Any:
-    """Inputs of a task as a module gets them on the CPU."""
+    """Inputs of a task as tensors on the CPU."""
     if isinstance(arrays, tuple):
         return type(arrays)(*map(tensors, arrays))
     return torch.tensor(arrays, dtype=torch.float32 if arrays.dtype.kind == "f" else torch.int64)

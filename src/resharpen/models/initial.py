@@ -1,4 +1,4 @@
-"""Initial weights, as parameters are declared: drawn, or at a constant."""
+"""Initial weights of declared parameters: random, or constant."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CUT = 2.0
 def truncated_normal(
     key: streams.Key, draw_M: NDArray[np.int64], shape: tuple[int, ...], std: float = STD
 ) -> NDArray[np.float32]:
-    """Normal of this std, redrawn outside two of them, by inverting the distribution function; [M, *shape]."""
-    from scipy.special import ndtr, ndtri  # here, so that a command that trains nothing does not wait for it
+    """Normal with this std, truncated at two standard deviations, by inverting the distribution function."""
+    from scipy.special import ndtr, ndtri  # imported here, because only training needs it
 
     u = streams.uniforms(key, int(np.prod(shape)), draw_M)
     low = ndtr(-CUT)
@@ -29,7 +29,7 @@ def truncated_normal(
 def initial_weights(
     seed: int, setting: str, draw_M: NDArray[np.int64], parameters: Mapping[str, Parameter]
 ) -> dict[str, NDArray[np.float32]]:
-    """theta_0 of the given draws: what is drawn depends on (seed, setting, draw, name) and on nothing else."""
+    """theta_0 of the given draws: random values depend only on (seed, setting, draw, name)."""
 
     def start(name: str, parameter: Parameter) -> NDArray[np.float32]:
         shape: tuple[int, ...] = tuple(map(int, parameter.shape))

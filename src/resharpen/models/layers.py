@@ -1,4 +1,4 @@
-"""What networks are made of, with a model axis: matrices, embeddings, and the parts of a variant bound to weights.
+"""Building blocks of networks, with a model axis: matrices, embeddings, and the parts of a variant bound to weights.
 
 Shapes: M models, N sequences, L positions, D width, V tokens, H heads, Q queries, K keys.
 """
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 NORMS_AT = {"queries_keys": ("queries", "keys")}
 """The norms of a site that has several."""
 WIDTHS = {"queries_keys": "d_head", "heads_out": "d_heads"}
-"""What a norm is as wide as, if not as the stream. Heads share the norms of their queries and keys."""
+"""Site -> size of its norm, if it is not d. Heads share the norms of their queries and keys."""
 
 MATRICES = ("W_Q", "W_K", "W_V", "W_O")
-"""What attention learns without any part."""
+"""Parameters of attention itself."""
 
 Tensors = Mapping[str, "Tensor"]
 Record = dict[str, Any]
-"""Filled on the way by name, where it is asked for: what a norm read and gave, attention, blocks, the stream."""
+"""Recorded activations by name: input and output of norms, attention, blocks, the residual stream."""
 
 
 def embedding(E_MxVxD: Tensor, tokens: Tensor) -> Tensor:
@@ -37,12 +37,12 @@ def embedding(E_MxVxD: Tensor, tokens: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, W_MxIxO: Tensor) -> Tensor:
-    """Each model's own matrix on its activations [M, ..., I]: one product per model, however many positions."""
+    """Multiply the activations [M, ..., I] of each model by its matrix: one product per model."""
     return (x.flatten(1, -2) @ W_MxIxO).unflatten(1, x.shape[1:-1])
 
 
 class Bound:
-    """The parts of a variant, bound to the weights and hyperparameters of the models: what `logits` builds with."""
+    """The parts of a variant, bound to the weights and hyperparameters of the models; used by `logits`."""
 
     def __init__(self, parts: Parts, theta: Tensors, hyper: Tensors, record: Record | None = None):
         """`hyper` holds the hyperparameters by name, [M] each."""
@@ -51,8 +51,8 @@ class Bound:
         self._kept: dict[str, dict[str, Tensor]] = {}
 
     def norm(self, site: str, x: Tensor, block: str = "", of: str = "") -> Tensor:
-        """The norm at a site of the placement, the identity where it has none; x is [M, ..., D]. `of` says which,
-        where a site has several."""
+        """The norm at a site, the identity if the placement has none there; x is [M, ..., D]. `of` selects one if a
+        site has several."""
         if not getattr(self.parts.placement, site):
             return x
         part, which = self.parts.norm_of(site), of or site
@@ -63,7 +63,7 @@ class Bound:
         return y
 
     def embedded(self, x: Tensor) -> Tensor:
-        """The embedding [M, N, L, D] as the first block reads it: with positions, if they are on it, and its norm."""
+        """The embedding [M, N, L, D] with positions, if they act on it, and its norm: input of the first block."""
         part = self.parts.positions
         if part.on == "embedding":
             found = {name: self._theta[part_parameter("", name, part)] for name in part.parameters}
@@ -71,7 +71,7 @@ class Bound:
         return self.norm("embedding_out", x)
 
     def dropped(self, on: str, x: Tensor, block: str = "", row_N: Tensor | None = None) -> Tensor:
-        """Attention weights, or what a block adds to the stream, after dropout: the same where a model is scored."""
+        """Attention weights, or the output of a block, after dropout; unchanged when a model is scored."""
         part = self.parts.dropout
         if self.parts.moment is None or on not in part.on:
             return x
@@ -83,14 +83,14 @@ class Bound:
         return self.close_block(x, update(self.norm("block_in", x, block)), block)
 
     def close_block(self, x: Tensor, y: Tensor, block: str = "") -> Tensor:
-        """What a block made of the stream x, y, goes back to it."""
+        """Add the output y of a block to the residual stream x, with their norms and dropout."""
         x = self.norm("residual", x + self.dropped("block_out", self.norm("block_out", y, block), block), block)
         if self.record is not None:
             self.record |= {f"{block}update": y, f"{block}stream": x}
         return x
 
     def turned(self, q: Tensor, k: Tensor, block: str = "") -> tuple[Tensor, Tensor]:
-        """Queries and keys [M, N, H, L, d_head], normalized where the placement says so, with positions in them."""
+        """Queries and keys [M, N, H, L, d_head] after the norm, if the placement has one, and positions."""
         named = {"queries": q, "keys": k}
         q, k = (self.norm("queries_keys", x, block, name) for name, x in named.items())
         part = self.parts.positions
@@ -99,7 +99,7 @@ class Bound:
         return part.turned(q, k, self._values(part.name, q, self._raised(part, block, q.ndim)))
 
     def scaled_queries(self, q: Tensor, n: Tensor, x: Tensor, block: str = "") -> Tensor:
-        """Queries [M, N, H, Q, d_head] times what multiplies q . k; as in `weights`."""
+        """Queries [M, N, H, Q, d_head] times the scale of q . k; arguments as in `weights`."""
         part = self.parts.attention
         if part.scale is None:
             return q
@@ -112,8 +112,8 @@ class Bound:
     def weights(
         self, e: Tensor, mask: Tensor, n: Tensor, x: Tensor, block: str = "", row_N: Tensor | None = None
     ) -> Tensor:
-        """Attention weights [M, N, H, Q, K] from finite logits; n keys are seen, queries are made from x. `row_N` are
-        the sequences, if they are not all that the model reads."""
+        """Attention weights [M, N, H, Q, K] from finite logits; n is the number of visible keys, x the input of the
+        queries. `row_N` are the sequences, if they are a subset of the minibatch."""
         part, positions = self.parts.attention, self.parts.positions
         named = self._raised(part, block, e.ndim) | {"n": n.to(e.dtype), "x": x}
         p = self._values(f"{block}{part.name}", e, named, row_N)
@@ -128,11 +128,11 @@ class Bound:
 
     @property
     def leaves_heads(self) -> bool:
-        """Whether what the heads gather goes to W_O as it is."""
+        """Whether the output of the heads goes to W_O unchanged."""
         return self.parts.attention.output is None and not self.parts.placement.heads_out
 
     def heads_out(self, z: Tensor, x: Tensor, block: str = "") -> Tensor:
-        """What the heads gathered, side by side [M, N, Q, d_heads], on its way to W_O; queries are made from x."""
+        """The concatenated outputs of the heads [M, N, Q, d_heads], as input of W_O; x is the input of the queries."""
         part, z = self.parts.attention, self.norm("heads_out", z, block)
         if part.output is None:
             return z
@@ -140,12 +140,12 @@ class Bound:
         return part.kept_shape(z, part.output(z, p))
 
     def _raised(self, part: Part, block: str, ndim: int) -> dict[str, Tensor]:
-        """Parameters as [M, 1, *shape, 1, ...]: what a head has lines up with the head axis."""
+        """Parameters as [M, 1, *shape, 1, ...], so that an axis of heads lines up."""
         found = {name: self._theta[part_parameter(block, name, part)] for name in part.parameters}
         return {name: x.view(len(x), 1, *x.shape[1:], *(1,) * (ndim - x.ndim - 1)) for name, x in found.items()}
 
     def _values(self, name: str, x: Tensor, parameters: Mapping[str, Any], row_N: Tensor | None = None) -> Any:
-        """What a part gets as `p` beside x; the name is that of its random numbers."""
+        """The argument `p` of a part; `name` is the key of its random numbers."""
         if x.ndim not in self._shaped:
             self._shaped[x.ndim] = {name: h.view(-1, *(1,) * (x.ndim - 1)) for name, h in self._hyper.items()}
         named, moment = {**self.parts.sizes, **self._shaped[x.ndim], **parameters}, self.parts.moment
@@ -158,7 +158,7 @@ class Bound:
 
 
 class Uniform:
-    """p.uniform: other random numbers at every call."""
+    """p.uniform: different random numbers at every call."""
 
     def __init__(self, moment: Moment, name: str, n: int):
         self._moment, self._name, self._n, self._calls = moment, name, n, 0
@@ -169,7 +169,7 @@ class Uniform:
 
 
 class Values:
-    """What a part's function gets as `p`. Plain attributes: torch.compile does not follow a SimpleNamespace."""
+    """The argument `p` of a part's function. Plain attributes, because torch.compile cannot trace a SimpleNamespace."""
 
     def __init__(self, named: Mapping[str, Any]):
         for name, value in named.items():
@@ -177,12 +177,12 @@ class Values:
 
     def __getattr__(self, name: str) -> Any:
         if name in ALWAYS:
-            raise NoValue(f"p.{name} is there in training only: ask p.training first")
-        raise NoValue(f"p.{name} does not exist: there is {', '.join(f'p.{name}' for name in sorted(vars(self)))}")
+            raise NoValue(f"p.{name} exists in training only: check p.training first")
+        raise NoValue(f"p.{name} does not exist; available: {', '.join(f'p.{name}' for name in sorted(vars(self)))}")
 
 
 class NoValue(UserError, AttributeError):
-    """A part asks for what `p` does not have."""
+    """A part uses an attribute that `p` does not have."""
 
 
 def _of_features(parameters: Tensors, ndim: int) -> dict[str, Tensor]:
@@ -206,7 +206,7 @@ def part_parameter(block: str, name: str, part: Part) -> str:
 
 
 def norm_parameters(parts: Parts, where: Mapping[str, Iterable[str]], sizes: Mapping[str, int]) -> dict[str, Parameter]:
-    """What the norms of a placement learn; `where` are the sites that each block has, "" for the model itself."""
+    """Parameters of the norms of a placement; `where` are the sites that each block has, "" for the model itself."""
     return {
         norm_parameter(block, name, norm): parameter.sized({"d": sizes[WIDTHS.get(site, "d")]})
         for block, sites in where.items()
@@ -218,7 +218,7 @@ def norm_parameters(parts: Parts, where: Mapping[str, Iterable[str]], sizes: Map
 
 
 def attention_parameters(parts: Parts, block: str, sizes: Mapping[str, int]) -> dict[str, Parameter]:
-    """What attention and positions of one block learn."""
+    """Parameters of attention and positions of one block."""
     found: dict[str, Parameter] = {}
     norms = {norm for site in SITES for norm in NORMS_AT.get(site, (site,))}
     in_blocks = (parts.attention,) if parts.positions.on == "embedding" else (parts.attention, parts.positions)
@@ -232,7 +232,7 @@ def attention_parameters(parts: Parts, block: str, sizes: Mapping[str, int]) -> 
 
 
 def embedding_parameters(parts: Parts, sizes: Mapping[str, int]) -> dict[str, Parameter]:
-    """What positions on the embedding learn."""
+    """Parameters of positions on the embedding."""
     part = parts.positions
     if part.on != "embedding":
         return {}

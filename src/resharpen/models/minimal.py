@@ -1,4 +1,4 @@
-"""The minimal transformer: one layer, one head, attention only, no biases, and as a rule no positions.
+"""The minimal transformer: one layer, one head, attention only, no biases, and by default no positions.
 
     logits(t_1 .. t_s) = (x + sum_i a(t_s, t_i) V_i W_O) U,   a = softmax over i of Q_s . K_i / sqrt(d_k)
 
@@ -70,7 +70,7 @@ class Minimal(Model):
         check_causal(parts, self._sizes, "d_k")
 
     def sees_order(self, parts: Parts) -> bool:
-        """What is dropped is dropped from each sequence by itself: then equal sets are not equal either."""
+        """Dropout acts on each sequence separately, so that equal sets have different logits."""
         return parts.positions.on != "nothing" or parts.attention.reads_order or bool(parts.dropout.on)
 
     def parameters(self, parts: Parts) -> dict[str, Parameter]:
@@ -111,8 +111,8 @@ class Minimal(Model):
     ) -> Tensor:
         """The same after distinct tokens, given as the last one and the set of all, [M, P, V].
 
-        Without order that is all there is to see, and whatever depends on one token alone, or on a pair, is computed
-        once for all states. In memory the states are the last axis, which is the long one: parts see the usual shapes.
+        Without positions the logits depend only on these, and everything that depends on one token, or on a pair, is
+        computed once for all states. In memory the states, the longest axis, are last: parts see the usual shapes.
         """
         from torch.nn.functional import one_hot
 
@@ -121,7 +121,7 @@ class Minimal(Model):
         h_MxVxD = bound.norm("block_in", x_MxVxD)
         q, k, v_MxVxK = (h_MxVxD @ theta[name] for name in ("W_Q", "W_K", "W_V"))
         q, k = bound.turned(q, k)
-        e_MxVxV = k @ q.mT / math.sqrt(self.d_k)  # the row is seen, the column the last token
+        e_MxVxV = k @ q.mT / math.sqrt(self.d_k)  # row: key, column: last token
         last_VxP = one_hot(last_P, self.vocabulary).T.to(e_MxVxV.dtype)
 
         def of_last(x_MxDxV: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from resharpen.parts.parts import Parts
 
 
 class SingleModel(nn.Module):
-    """What the model's `logits` takes, without the model axis: tokens [N, L] -> next-token logits after every prefix,
+    """The model's `logits` without the model axis: tokens [N, L] -> next-token logits after every prefix,
     [N, L, V]; for a retriever items -> class logits, [N, C].
     """
 
@@ -39,7 +39,7 @@ class SingleModel(nn.Module):
 
 
 def _whole(inputs: Any) -> Any:
-    """Tokens and classes of any integer type as torch indexes with them."""
+    """Tokens and classes of any integer type as torch indices."""
     if isinstance(inputs, tuple):
         return type(inputs)(*map(_whole, inputs))
     return inputs if inputs.is_floating_point() else inputs.long()

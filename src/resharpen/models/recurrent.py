@@ -2,9 +2,9 @@
 
     x_t = E[t];   for every layer   x_t = h_t = cell(x_t, h_{t-1});   logits = h U
 
-Every layer has torch's two matrices and two biases, [in, out] and with the gates side by side in torch's order. They
-start as torch starts them, uniform on +-1/sqrt(d): from the truncated normals of standard deviation 0.02 that the other
-models start from, a cell would forget all but the last token. E and U start as in the other models.
+Every layer has torch's two matrices and two biases, [in, out], with the gates concatenated in torch's order. Their
+initialization is torch's, uniform on +-1/sqrt(d): with the truncated normals of standard deviation 0.02 of the other
+models, a cell would forget all but the last token. E and U are initialized as in the other models.
 
 Shapes: M models, N sequences, L positions, D width, G gates side by side (a multiple of D).
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 State = tuple["Tensor", ...]
-"""What a layer carries from token to token, [M, N, D] each; the first is its output."""
+"""State of a layer, [M, N, D] each; the first is its output."""
 
 
 @dataclass(frozen=True)

@@ -60,22 +60,24 @@ class Retriever(Model):
         return cls(classes=vocabulary)
 
     def check(self, parts: Parts) -> None:
-        """A retriever has four placements and no others, its items have no order, and its query reads nothing."""
+        """A retriever has only four placements, its items have no order, and its query has no input."""
         check_norm(parts)
         if parts.placement not in RETRIEVER_PLACEMENTS.values():
-            raise Misfit("placement", "a retriever has norms on h_i and on z, and no others")
+            raise Misfit("placement", "a retriever can have norms only on h_i and on z")
         for part in {parts.norm, *dict(parts.norm_at).values()}:
             if part.sites != SITES:
-                raise Misfit("norm", f"{part.name} scales what a block adds to a stream, and a retriever has no stream")
+                raise Misfit(
+                    "norm", f"{part.name} scales the output of a block, but a retriever has no residual stream"
+                )
         if parts.positions.on != "nothing":
             raise Misfit("positions", "a retriever reads a set: its items have no positions")
         if parts.attention.reads_order:
-            raise Misfit("attention", f"{parts.attention.name} needs an order, and a retriever reads a set")
+            raise Misfit("attention", f"{parts.attention.name} needs an order, but a retriever reads a set")
         if "pairs" in {size for x in parts.attention.parameters.values() for size in x.shape}:
-            raise Misfit("attention", f"{parts.attention.name} goes by pairs of heads, and a retriever has one")
+            raise Misfit("attention", f"{parts.attention.name} needs pairs of heads, but a retriever has one head")
         if parts.attention.output is not None:
             name = parts.attention.name
-            raise Misfit("attention", f"{name} goes by what the query reads, and a retriever's query is one for all")
+            raise Misfit("attention", f"{name} depends on the input of the query, but a retriever's query has none")
 
     def parameters(self, parts: Parts) -> dict[str, Parameter]:
         d, c = self.hidden, self.classes
@@ -113,7 +115,7 @@ class Retriever(Model):
         import torch
         from torch.nn import functional
 
-        # an exported graph has no shapes that depend on values: there padding has features, too, and no weight
+        # shapes in an exported graph cannot depend on values: there padding also has features, with weight 0
         every = torch.compiler.is_compiling()
         priority_I, kind_I = (x.flatten() if every else x[real_NxL] for x in (items.priority, items.kind))
         one_hot_IxC = functional.one_hot(kind_I, self.classes).to(priority_I.dtype)
@@ -132,7 +134,7 @@ class Retriever(Model):
 
 
 def padded(x_MxIxD: Tensor, real_NxL: Tensor) -> Tensor:
-    """What the real items have, [M, N, L, D], and zero for padding."""
+    """Values of the real items, [M, N, L, D], and zero for padding."""
     import torch
 
     if torch.compiler.is_compiling() or real_NxL.all():

@@ -1,4 +1,4 @@
-"""Whether a model sees a set: the last token and which tokens came before, but not their order.
+"""Whether the logits of a model depend only on the last token and the set of tokens, not on their order.
 
 Shapes: M models, N sequences, L positions, V tokens.
 """
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TRIED = (0.3, 1.5)
-"""Standard deviations of the weights of a trial: attention that is nearly even, and attention to a few."""
+"""Standard deviations of the weights in a trial: nearly uniform attention, and sharp attention."""
 ORDERS = 4
-"""Of the tokens, in a trial."""
+"""Number of orders of the tokens in a trial."""
 
 
 def are_enough(model: Model, parts: Parts, hyper: Tensors, vocabulary: int) -> bool:
     """Whether the models compute the same from states as from sequences, whatever the weights.
 
-    Found by trial, on the very functions that train and score, so that it holds for any part of the user's: in double,
-    with random weights, after every prefix of some orders of the tokens, read at every length.
+    Tested numerically with the functions that train and score, so that it holds for any user's part: in double
+    precision, with random weights, after every prefix of some orders of the tokens, at every length.
     """
     import torch
     from torch.nn.functional import one_hot
@@ -39,7 +39,7 @@ def are_enough(model: Model, parts: Parts, hyper: Tensors, vocabulary: int) -> b
     tokens_NxL = torch.stack([torch.randperm(vocabulary, generator=random) for _ in range(ORDERS)])
     states = tokens_NxL.flatten(), (one_hot(tokens_NxL, vocabulary).cumsum(1) > 0).flatten(0, 1)
 
-    # in training, where parts may draw: of what is drawn for each sequence states know nothing
+    # in training mode, because random numbers per sequence cannot be computed from states
     key_Mx2 = torch.randint(2**32, (models, 2), generator=random)
     parts = replace(parts, moment=Moment(torch.tensor(1.0, dtype=torch.float64), 1, key_Mx2))
 
@@ -56,4 +56,4 @@ def are_enough(model: Model, parts: Parts, hyper: Tensors, vocabulary: int) -> b
         with torch.no_grad():
             return all(agree(deviation) for deviation in TRIED)
     except Exception:
-        return False  # what cannot be tried goes the long way, and there says what is wrong with it
+        return False  # the error is reported later, by the computation on sequences

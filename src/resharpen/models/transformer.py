@@ -1,4 +1,4 @@
-"""The transformer: layers of causal attention and an MLP, no biases, unembedding not tied; as a rule rotary positions.
+"""The transformer: layers of causal attention and an MLP, no biases, untied unembedding; by default rotary positions.
 
     x = E[t];   for every layer   x = x + Attention(x) W_O,   x = x + GELU(x W_1) W_2;   logits = x U
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IN_BLOCKS = ("block_in", "block_out", "residual")
-"""The positions of a placement that every block has once."""
+"""Sites that every block has."""
 IN_ATTENTION = ("heads_out", "queries_keys")
-"""Those that every attention block has besides; what is left the model has once."""
+"""Further sites of every attention block; the model has all other sites once."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Transformer(Model):
         return linear(bound.norm("unembedding_in", x_MxNxLxD), theta["U"])
 
     def _attended(self, bound: Bound, theta: Tensors, h_MxNxLxD: Tensor, block: str) -> Tensor:
-        """What every head gathers, side by side, [M, N, L, D]."""
+        """Concatenated outputs of the heads, [M, N, L, D]."""
         import torch
 
         W_MxDx3D = torch.cat([theta[block + name] for name in ("W_Q", "W_K", "W_V")], dim=-1)  # one product for all

@@ -16,5 +16,5 @@ def gradient_norm(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def clip_factor(norm_M: Tensor, max_norm_M: Tensor) -> Tensor:
-    """min(1, c / |g|), and 1 for a gradient that is zero."""
+    """min(1, c / |g|), and 1 for a zero gradient."""
     return (max_norm_M / norm_M).where(norm_M > max_norm_M, 1.0)

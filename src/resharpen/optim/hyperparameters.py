@@ -1,7 +1,7 @@
 """The random search: the distribution of every hyperparameter, and its draws.
 
-Draw i of hyperparameter `name` depends on (seed, setting, i, name) alone, so it is the same for every variant and does
-not change when a run grows or when another row is fixed.
+Draw i of hyperparameter `name` depends only on (seed, setting, i, name), so it is the same for every variant and does
+not change when a run is extended or when another row is fixed.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ Draws = dict[str, NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class Row:
-    """10^U[log10 low, log10 high], floored if asked for; or U[low, high]. low = high fixes the value."""
+    """10^U[log10 low, log10 high], rounded down with `floor`; or U[low, high] if linear. low = high fixes it."""
 
     low: float
     high: float
@@ -64,19 +64,19 @@ TABLE: Mapping[str, Row] = {
     "ema_power": Row(0.0, 1.0, scale="linear", may_be_zero=True),
     "ema_lag": Row(1.0, 1e10),
 }
-"""What is drawn for every model; a part may bring rows of its own, or its own range for one of these. 1 - beta is kept,
-not beta, because float32 has few digits of it near one."""
+"""Hyperparameters of every model; a part may add rows, or change the range of one of these. 1 - beta is stored instead
+of beta, because float32 has few digits of beta near one."""
 Given = Row | float | tuple[float, float]
-"""What a spec says of a row: another one, a number to fix it to, or (low, high) to narrow it to in its own scale."""
+"""A row in a spec: another Row, a number to fix it, or (low, high) to narrow it in its own scale."""
 
 
 def narrowed(name: str, value: Given, row: Row | None = None) -> Row:
-    """The row `name` as a spec has it, within the row's own bounds."""
+    """The row `name` as set in a spec, checked against the row's bounds."""
     row = row or TABLE[name]
     scale, floor = (value.scale, value.floor) if isinstance(value, Row) else (row.scale, row.floor)
     ends = (value.low, value.high) if isinstance(value, Row) else value
     low, high = ends if isinstance(ends, tuple) else (ends, ends)
-    may_be_zero, least = row.may_be_zero or row.low <= 0, min(row.low, 0.0)  # as low as the row itself, if below 0
+    may_be_zero, least = row.may_be_zero or row.low <= 0, min(row.low, 0.0)  # the row itself may start below 0
     fits = low > 0 or (may_be_zero and low >= least and (low == high or scale == "linear"))
     if not (fits and low <= high <= row.at_most and np.isfinite(high)):
         bounds = f"{least:g} {'<=' if may_be_zero else '<'} low <= high"

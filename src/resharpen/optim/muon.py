@@ -1,9 +1,9 @@
-"""Muon: an orthogonalized momentum for inner matrices, AdamW for everything else (Jordan et al., 2024).
+"""Muon: an orthogonalized momentum for matrices between hidden features, AdamW for others (Jordan et al., 2024).
 
     m <- m + (1-b1) (g - m)
     theta <- theta - lr lambda theta - lr sqrt(max(1, out/in)) orthogonal(m + (1-b1) (g - m))
 
-with a learning rate of its own, on the common schedule; embeddings, unembeddings and vectors keep AdamW and its rate.
+with a separate learning rate, on the common schedule; embeddings, unembeddings and vectors use AdamW with its rate.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ def muon(theta: Any, g: Any, state: Any, p: Any) -> Any:
 
 
 def orthogonal(x: Any) -> Any:
-    """About U V^T of each matrix U S V^T, by Newton-Schulz steps: singular values end in 0.7 .. 1.2."""
+    """Approximately U V^T of each matrix U S V^T, by Newton-Schulz steps: singular values end in 0.7 .. 1.2."""
     wide = x.shape[-2] <= x.shape[-1]
     y = x if wide else x.mT
     y = y / y.square().sum((-2, -1), keepdim=True).sqrt().clamp(min=LEAST_NORM)

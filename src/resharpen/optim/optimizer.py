@@ -5,11 +5,11 @@
         m = (1 - p.one_minus_beta1) * state["m"] + g
         return theta - p.lr * (m + p.decay * theta), {"m": m}
 
-g is the gradient of each model's own loss, clipped. `p` holds the scheduled learning rate `lr`, the weight decay
-`decay` (zero for a tensor that is spared), the number of the step `t` = 1, 2, ..., every hyperparameter, and the
-columns that the optimizer declares; all are shaped to broadcast against theta [M, ...]. `p.inner` says whether theta is
-a matrix between hidden features, unless the optimizer is elementwise. Schedule, clipping, moving average and divergence
-are the same for all.
+g is the clipped gradient of each model's loss. `p` contains the scheduled learning rate `lr`, the weight decay `decay`
+(zero for a tensor without decay), the step `t` = 1, 2, ..., every hyperparameter, and the columns that the optimizer
+declares; all broadcast against theta [M, ...]. `p.inner` is whether theta is a matrix between hidden features (not
+available if the optimizer is elementwise). Schedule, clipping, moving average and the treatment of divergence are the
+same for all optimizers.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,9 +25,9 @@ from resharpen.optim.hyperparameters import Draws, Row
 
 Floats = NDArray[np.float64]
 Columns = Callable[[Draws, Floats], dict[str, Floats]]
-"""Hyperparameters [M] and numbers of steps t [n, 1] -> what the update needs of them, by name, [n, M], in double."""
+"""Hyperparameters [M] and steps t [n, 1] -> columns that the update needs, by name, [n, M], in double."""
 TAKEN = ("theta", "theta_0", "ema", "state", "step", "loss", "diverged_at")
-"""Names that the state of an ensemble, or of a run, has for every optimizer."""
+"""Names in the state of an ensemble, or of a run, that are independent of the optimizer."""
 
 
 def no_columns(draws: Draws, t: Floats) -> dict[str, Floats]:
@@ -39,14 +39,14 @@ class Optimizer:
     name: str
     update: Callable[..., tuple[Any, dict[str, Any]]]
     state: tuple[str, ...] = ()
-    """Names of what it keeps per tensor; starts at zero."""
+    """Names of its state per tensor, which starts at zero."""
     hyperparameters: Mapping[str, Row] = field(default_factory=dict)
     columns: Columns = no_columns
     elementwise: bool = False
-    """Whether an update treats each number by itself: then one call serves all tensors of a model, side by side."""
+    """Whether an update is elementwise: then one call updates all parameters of a model, concatenated."""
 
     def check(self) -> None:
-        """UserError for names of its state that the state of an ensemble cannot have beside its own."""
+        """UserError for names of its state that are invalid, or that the state of an ensemble already has."""
         names = self.state
         if not (isinstance(names, tuple | list) and all(isinstance(x, str) and x.isidentifier() for x in names)):
             raise UserError(f"optimizer '{self.name}': state = {names!r}: must be a tuple of names, such as ('m',)")
@@ -55,17 +55,17 @@ class Optimizer:
             raise UserError(f"optimizer '{self.name}': its state cannot have the name '{taken[0]}': {others}")
 
     def updated(self, theta: Any, g: Any, state: Mapping[str, Any], p: Any) -> dict[str, Any]:
-        """The new weights, as `theta`, and the new state: what was declared and nothing else, or it would be lost."""
+        """The new weights, as `theta`, and the new state, which must be exactly what was declared."""
         found: Any = self.update(theta, g, state, p)
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
-            raise UserError(f"optimizer '{self.name}': an update returns the new theta and a dict of the new state")
+            raise UserError(f"optimizer '{self.name}': an update must return the new theta and a dict of the new state")
         theta, kept = found
         if set(kept) != set(self.state):
             declared, found = (", ".join(map(str, names)) or "nothing" for names in (self.state, kept))
-            raise UserError(f"optimizer '{self.name}' declares the state {declared} and returns {found}")
+            raise UserError(f"optimizer '{self.name}' declares the state {declared} but returns {found}")
         new = {"theta": theta, **kept}
         if odd := [name for name, x in new.items() if getattr(x, "shape", None) != g.shape or x.dtype != g.dtype]:
-            raise UserError(f"optimizer '{self.name}' returns {odd[0]} in another shape or type than theta's")
+            raise UserError(f"optimizer '{self.name}' returns {odd[0]} with a different shape or type than theta")
         return new
 
 

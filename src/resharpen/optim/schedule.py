@@ -1,13 +1,13 @@
-"""What changes from step to step and is the same for all weights of a model, in double precision, for both engines.
+"""Numbers per step and model (learning rate, EMA weight, ...), in double precision, for both engines.
 
-A schedule is a function that gives what multiplies the peak learning rate:
+A schedule is a function that returns multipliers of the peak learning rate:
 
     @rs.schedule()
     def constant(t, p):
         return warmed_up(t, p, 1.0)
 
-t are the numbers of some steps, 1, 2, ..., [n, 1]; `p` holds the number of all, p.steps, and every hyperparameter, [M],
-among them p.warmup_steps and p.end_multiplier; arrays are NumPy's, in double. The result is [n, M].
+t are some steps, 1, 2, ..., [n, 1]; `p` contains the total number of steps, p.steps, and every hyperparameter, [M],
+including p.warmup_steps and p.end_multiplier; arrays are NumPy's, in double. The result is [n, M].
 """
 
 from collections.abc import Callable, Mapping
@@ -32,16 +32,16 @@ class Schedule:
     hyperparameters: Mapping[str, Row] = field(default_factory=dict)
 
     def multipliers(self, draws: Draws, steps: int, t: Floats) -> Floats:
-        """What multiplies the peak learning rate at steps t [n, 1], [n, M]; UserError for what cannot."""
+        """Multipliers of the peak learning rate at steps t [n, 1], [n, M]; UserError if they are invalid."""
         p = Drawn(**draws, steps=steps)
         shape, found = (len(t), len(next(iter(draws.values())))), self._called(t, p)
         if found.shape not in (shape, (len(t), 1)):
-            raise UserError(f"schedule '{self.name}' gives {list(found.shape)}, not {list(shape)}: steps, models")
+            raise UserError(f"schedule '{self.name}' returns {list(found.shape)}, not {list(shape)}: steps, models")
         if not (np.isfinite(found) & (found >= 0)).all():
-            raise UserError(f"schedule '{self.name}' gives a multiplier that is negative or not finite")
+            raise UserError(f"schedule '{self.name}' returns a multiplier that is negative or not finite")
         if not np.array_equal(self._called(t[-1:], p), found[-1:]):
             raise UserError(
-                f"schedule '{self.name}' depends on which steps are asked for together: it must go by t alone"
+                f"schedule '{self.name}' depends on which steps are computed together: it must be a function of t"
             )
         return np.broadcast_to(found, shape)
 
@@ -56,7 +56,7 @@ class Schedule:
 
 class Drawn(SimpleNamespace):
     def __getattr__(self, name: str) -> Any:
-        raise UserError(f"p.{name} does not exist: there is {', '.join(f'p.{name}' for name in sorted(vars(self)))}")
+        raise UserError(f"p.{name} does not exist; available: {', '.join(f'p.{name}' for name in sorted(vars(self)))}")
 
 
 def schedule(hyperparameters: Mapping[str, Row] | None = None) -> Callable[..., Schedule]:
@@ -65,12 +65,12 @@ def schedule(hyperparameters: Mapping[str, Row] | None = None) -> Callable[..., 
 
 
 def warmed_up(t: Floats, p: Any, then: Any) -> Floats:
-    """t / W for the first W steps, W = p.warmup_steps, and then something else."""
+    """t / W for the first W steps, W = p.warmup_steps, and `then` afterwards."""
     return np.where(t <= p.warmup_steps, t / np.maximum(1, p.warmup_steps), then)
 
 
 def progress(t: Floats, p: Any, since: Any) -> Floats:
-    """From 0 at the step after step `since`, W for example, to 1 at the last.
+    """From 0 at the step after step `since` (for example W) to 1 at the last step.
 
     >>> progress(np.array([3.0, 4.0, 5.0]), SimpleNamespace(steps=5), 2).tolist()
     [0.0, 0.5, 1.0]
@@ -86,7 +86,7 @@ def ema_weight(n: Floats, lag: Floats, power: Floats) -> Floats:
 def step_table(
     optimizer: Optimizer, schedule: Schedule, draws: Draws, steps: int, first: int, n: int
 ) -> dict[str, Floats]:
-    """The numbers of steps first .. first+n-1, each [n, M]: learning rate, the optimizer's columns, EMA weight."""
+    """Numbers of the steps first .. first+n-1, each [n, M]: learning rate, the optimizer's columns, EMA weight."""
     step = np.arange(first, first + n, dtype=np.float64)[:, None]
     rate = draws["peak_learning_rate"] * schedule.multipliers(draws, steps, step + 1)
     columns = optimizer.columns(draws, step + 1)

@@ -1,4 +1,4 @@
-"""Gradient descent with momentum (Polyak, 1964), and decay that is decoupled as in AdamW.
+"""Gradient descent with momentum (Polyak, 1964), with decoupled weight decay as in AdamW.
 
 m <- b1 m + g          theta <- theta - lr lambda theta - lr m
 """

@@ -1,4 +1,4 @@
-"""What a network is made of: where norms stand, what they do, attention, positions, dropout; one catalog each."""
+"""Parts of a network: norm placements, norm functions, attention, positions, dropout; one catalog each."""
 
 from __future__ import annotations
 

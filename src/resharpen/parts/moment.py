@@ -1,8 +1,8 @@
-"""A step of training as parts see it: its number, and random numbers that depend on what they are for and nothing else.
+"""A training step as parts see it: its number, and random numbers that depend only on their purpose.
 
-A random number is a pure function of (seed, setting, draw, step), of the part and where it stands in the network, and
-of its place in a tensor: the sequence's number in the minibatch and the indices of the other axes. So it does not
-depend on other models, on padding, on the pieces that a minibatch is computed in, or on whether a run was resumed.
+A random number is a pure function of (seed, setting, draw, step), of the part and its place in the network, and of its
+index in a tensor: the number of the sequence in the minibatch and the indices of the other axes. So it does not depend
+on other models, on padding, on how a minibatch is split, or on whether a run was resumed.
 
     key of a model and step    Philox of key(seed, setting, "parts"), draw and step
     one number                 Philox of that key xor hash(name), counter (index of the last axis // 4, row, i, j)
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_AXES = 3
-"""Of what is drawn per sequence: they and the row are the counter."""
+"""Limit on axes per sequence: together with the row they are the counter."""
 
 
 class Moment(NamedTuple):
     t: Tensor
-    """The number of the step, 1, 2, ..., as a tensor without axes: what is compiled serves every step."""
+    """The current step, 1, 2, ..., as a tensor without axes, so that compiled code works for every step."""
     steps: int
     key_Mx2: Tensor
     """Two 32-bit words per model, as int64."""
     row_N: Tensor | None = None
-    """Where the sequences stand in the minibatch; None for all of them in order."""
+    """Rows of the sequences in the minibatch; None for all of them in order."""
     length_B: Tensor | None = None
-    """Tokens of each sequence of the minibatch; None where it has no sequences."""
+    """Tokens of each sequence of the minibatch; None if it has no sequences."""
 
     @property
     def length_N(self) -> Tensor | None:
@@ -46,7 +46,9 @@ def uniforms(moment: Moment, name: str, n: int | None, shape: tuple[int, ...]) -
     import torch
 
     if len(shape) > MOST_AXES:
-        raise UserError(f"p.uniform{shape}: at most {MOST_AXES} axes, besides those of models and sequences")
+        raise UserError(
+            f"p.uniform{shape}: at most {MOST_AXES} axes are allowed, besides those of models and sequences"
+        )
     from resharpen.parts.philox import uniform_words
 
     if n is None:

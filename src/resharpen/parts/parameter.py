@@ -1,4 +1,4 @@
-"""A learned parameter, declared: its shape and how it starts."""
+"""Declaration of a learned parameter: its shape and initialization."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from resharpen.errors import UserError
 from resharpen.plain import shown, typed
 
 STD = 0.02
-"""Of the truncated normal that matrices start from."""
+"""Standard deviation of the truncated normal initialization of matrices."""
 Start = float | Callable[..., Any] | None
-"""A constant; a function of the sizes that gives an array of that shape, or what broadcasts to it, the same for all
-models; None draws every number."""
+"""A constant; a function of the sizes that returns an array which broadcasts to the shape, the same for all models;
+None for random initialization."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """The shape without the model axis; a part may name a size of the model in it, such as "d" or "heads"."""
+    """The shape without the model axis; in a part it may contain names of sizes, such as "d" or "heads"."""
 
     shape: tuple[int | str, ...]
     start: Start = None
     decays: bool = True
     """Whether weight decay acts on it."""
     inner: bool = False
-    """Whether it is a matrix from hidden features to hidden features, for optimizers that treat these apart."""
+    """Whether it is a matrix from hidden features to hidden features, for optimizers such as Muon."""
     std: float = STD
-    """Standard deviation of the normal that it is drawn from, truncated at two of them."""
+    """Standard deviation of the normal initialization, truncated at two standard deviations."""
     uniform: float | None = None
-    """Draw uniformly between minus this and this instead."""
+    """Initialize uniformly between minus this and this instead."""
     by_module: bool = False
-    """Drawn by the user's own module when it is made."""
+    """Initialized by the user's module when it is constructed."""
     out_first: bool = False
     """Whether a matrix is [out, in], as in torch.nn; optimizers get inner matrices as [in, out]."""
 
     @property
     def drawn(self) -> str:
-        """How it starts, in words."""
+        """Description of its initialization."""
         if self.by_module:
             return "by the module"
         if self.start is not None:
@@ -48,7 +48,7 @@ class Parameter:
         return f"normal, std {self.std:g}"
 
     def sized(self, sizes: Mapping[str, int]) -> Parameter:
-        """The same with numbers for the names of sizes.
+        """The same with numbers instead of names of sizes.
 
         >>> learned("heads", start=1.0).sized({"heads": 4}).shape
         (4,)
@@ -72,13 +72,13 @@ def learned(
     """A learned parameter.
 
     Args:
-        start: a constant, or a function of the sizes that gives an array. Without one it is drawn, from a normal of
-            standard deviation `std` that is truncated at two of them, or uniformly between -`uniform` and `uniform`.
-        role: what a matrix is; says what `decays` and `inner` are where they are not given, as in the built-in models.
-            A matrix decays unless it is an embedding, and is inner unless it is an embedding or the output; what
-            starts at given values does not decay and is not inner.
+        start: a constant, or a function of the sizes that returns an array. Without it the initialization is random: a
+            normal of standard deviation `std`, truncated at two standard deviations, or uniform on +-`uniform`.
+        role: role of a matrix, which determines the defaults of `decays` and `inner`, as in the built-in models: a
+            matrix decays unless it is an embedding, and is inner unless it is an embedding or the output. A parameter
+            with a `start` does not decay and is not inner.
         decays: whether weight decay acts on it.
-        inner: whether optimizers such as Muon treat it as a matrix between hidden features.
+        inner: whether it is a matrix between hidden features, for optimizers such as Muon.
 
     >>> slopes = learned("heads", start=lambda heads: [2.0 ** -(8 * h / heads) for h in range(1, heads + 1)])
     >>> slopes.start(2)
@@ -101,7 +101,7 @@ def matrix(*shape: int) -> Parameter:
 
 
 def outer(*shape: int) -> Parameter:
-    """A matrix at an end of the network: one of what it reads and what it makes is not hidden."""
+    """A matrix at the input or output of the network: not all of its features are hidden."""
     return Parameter(shape)
 
 
@@ -110,5 +110,5 @@ def bias(size: int) -> Parameter:
 
 
 def embedding(tokens: int, width: int) -> Parameter:
-    """Drawn like a matrix, spared by weight decay."""
+    """Initialized like a matrix, without weight decay."""
     return Parameter((tokens, width), decays=False)

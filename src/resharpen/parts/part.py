@@ -1,29 +1,29 @@
-"""What a variant is made of. A part is a function and what has to be declared of it:
+"""Parts of a variant. A part is a function with declarations:
 
     @rs.norm(g=rs.learned("d", start=1.0))
     def rms(x, p):
         return x * (x.square().mean(-1, keepdim=True) + p.rms_epsilon).rsqrt() * p.g
 
-`p` holds by name what was declared, the learned parameters and the rows of the hyperparameter table, and every
-hyperparameter that is drawn anyway; all are shaped to broadcast. It also holds
+`p` contains by name the declared learned parameters and rows of the hyperparameter table, and all other hyperparameters
+of the model, in shapes that broadcast. It also contains
 
-    p.training              whether this is a step of training; what follows is there in training only
-    p.t, p.steps            the number of the step, 1, 2, ..., and how many there are
+    p.training              whether this is a training step; the following exist in training only
+    p.t, p.steps            the current step, 1, 2, ..., and the total number of steps
     p.lengths               tokens of each sequence, padding left out, [N]
-    p.uniform(*shape)       random numbers in [0, 1), [M, N, *shape], others at every step and call; with shared=True
+    p.uniform(*shape)       random numbers in [0, 1), [M, N, *shape], different at every step and call; with shared=True
                             the same for all sequences, [M, 1, *shape]; in positions the same in all blocks
 
     norm(x, p)              x [M, ..., D] -> the same shape
-    attention(e, mask, p)   e [M, N, H, Q, K] finite logits, mask true where a key is seen -> weights, 0 elsewhere;
-                            p.n keys that a query sees [N, 1, Q, 1], p.x what queries are made from [M, N, Q, D]
-    scale(p)                of an attention: what multiplies q . k, before positions add to it; broadcasts to e
-    output(z, p)            of an attention: what the heads gathered, side by side [M, N, Q, d_heads], on its way to W_O
+    attention(e, mask, p)   e [M, N, H, Q, K] finite logits, mask true for visible keys -> weights, 0 elsewhere;
+                            p.n visible keys per query [N, 1, Q, 1], p.x input of the queries [M, N, Q, D]
+    scale(p)                of an attention: factor of q . k, before position biases are added; broadcasts to e
+    output(z, p)            of an attention: concatenated outputs of the heads [M, N, Q, d_heads], before W_O
                             -> the same shape
     positions(q, k, p)      on="queries_keys": q and k [M, N, H, L, d_head] -> both in the same shape
     positions(e, p)         on="logits": e [M, N, H, L, L] -> the same shape
     positions(x, p)         on="embedding": x [M, N, L, D], the embedding -> the same shape
     dropout(x, p)           in training only; on="weights": attention weights [M, N, H, Q, K] -> the same shape;
-                            on="block_out": what a block adds to the stream [M, N, L, D] -> the same shape
+                            on="block_out": output of a block [M, N, L, D] -> the same shape
 
 Shapes: M models, N sequences, H heads, Q queries, K keys, L positions, D width.
 """
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
 
 ALWAYS = ("training", "t", "steps", "lengths", "uniform")
-"""What `p` has in every part: no parameter or hyperparameter of a part goes by these names."""
+"""Attributes that `p` has in every part: no parameter or hyperparameter of a part may have these names."""
 
 
-# A part is itself and no other: two that are declared alike are two, and functions cannot be compared anyway.
+# Parts are compared by identity, because functions cannot be compared.
 @dataclass(frozen=True, eq=False)
 class Part:
     name: str
@@ -64,13 +64,15 @@ class Part:
         check_values(self.name, "hyperparameters", self.hyperparameters, Row, "rs.Row(low, high)")
         for name in self.parameters:
             if name in (*TABLE, *self.hyperparameters):
-                raise UserError(f"{self.name}: a learned parameter cannot be called '{name}': a hyperparameter is")
+                raise UserError(
+                    f"{self.name}: a learned parameter cannot be called '{name}': a hyperparameter has this name"
+                )
         for name in (*self.parameters, *self.hyperparameters):
             if name in ALWAYS:
-                raise UserError(f"{self.name}: '{name}' is taken: every part has p.{', p.'.join(ALWAYS)}")
+                raise UserError(f"{self.name}: '{name}' is reserved: every part has p.{', p.'.join(ALWAYS)}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by the name that it has in its file, as functions are."""
+        """Pickled by name, like functions."""
         module = self.function.__module__
         names = [name for name, x in vars(import_module(module)).items() if x is self]
         if not names:
@@ -81,46 +83,44 @@ class Part:
         return self.kept_shape(x, self.function(x, *further))
 
     def kept_shape(self, x: Tensor, y: Any) -> Tensor:
-        """What the function made of x; UserError if it has another shape, which might broadcast, or type."""
+        """The result of the function on x; UserError if its shape, which might broadcast, or type differs."""
         if getattr(y, "shape", None) != x.shape or y.dtype != x.dtype:
             given = f"{list(y.shape)} {y.dtype}" if hasattr(y, "dtype") else f"a {type(y).__name__}"
-            raise UserError(
-                f"{self.name} must give what has the shape and type of {list(x.shape)} {x.dtype}, not {given}"
-            )
+            raise UserError(f"{self.name} must return the shape and type {list(x.shape)} {x.dtype}, not {given}")
         return y
 
 
 @dataclass(frozen=True, eq=False)
 class Norm(Part):
     sites: tuple[str, ...] = SITES
-    """Where it may stand."""
+    """Sites at which it may be used."""
 
 
 @dataclass(frozen=True, eq=False)
 class Attention(Part):
     trains: bool = True
-    """Whether it is one to train with; else only to read trained models with."""
+    """Whether models can be trained with it; otherwise it only applies to trained models."""
     orders: bool = False
-    """Whether it makes an order of the keys by itself: it needs one to begin with, and no positions besides."""
+    """Whether it encodes the order of the keys itself: it needs ordered inputs and no further positions."""
     reads_order: bool = False
-    """Whether weights depend on the order of the keys: it has no meaning for sets. Positions may come besides."""
+    """Whether weights depend on the order of the keys, so that it cannot be used on sets. Positions may be added."""
     output: Callable[..., Any] | None = None
-    """What becomes of the heads' output, if anything."""
+    """Optional function of the output of the heads."""
     scale: Callable[[Any], Any] | None = None
-    """What multiplies q . k, if anything. Position biases are added afterwards and are not scaled: a factor on
-    attention is not meant to change how far it looks."""
+    """Optional factor of q . k. Position biases are added afterwards and are not scaled, so that the factor does not
+    change the range of attention."""
     softmax: bool = False
-    """Whether the weights are `masked_softmax` of the logits and nothing else, after a scale that is the same for all
-    keys of a query, if any: then torch's own attention computes them, without keeping all weights in memory."""
+    """Whether the weights are exactly `masked_softmax` of the logits, after an optional scale that is the same for all
+    keys of a query: then torch's attention computes them, without storing all weights."""
     window: int | None = None
-    """How many keys a query sees, the last one its own; None: all up to its own."""
+    """Number of visible keys per query, the last one its own; None: all up to its own."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in (*self.parameters, *self.hyperparameters):
             if name in ("n", "x"):
                 raise UserError(
-                    f"{self.name}: '{name}' is taken: p.n are the keys that are seen, p.x is what reads them"
+                    f"{self.name}: '{name}' is reserved: p.n is the number of visible keys, p.x the query input"
                 )
 
     def scaled(self, e: Tensor, p: Any) -> Tensor:
@@ -131,19 +131,19 @@ class Attention(Part):
 class Positions(Part):
     on: Literal["queries_keys", "logits", "embedding", "nothing"] = "queries_keys"
     by_length: bool = False
-    """Whether it goes by the task's longest input, which a task then has to say."""
+    """Whether it depends on the task's longest input, which the task must then define."""
 
     def turned(self, q: Tensor, k: Tensor, p: Any) -> tuple[Tensor, Tensor]:
-        """Queries and keys with positions in them."""
+        """Queries and keys with positions applied."""
         found = self.function(q, k, p)
         if not (isinstance(found, tuple) and len(found) == 2):
-            raise UserError(f"{self.name} is on queries and keys: it must return both, as (q, k)")
+            raise UserError(f"{self.name} acts on queries and keys: it must return both, as (q, k)")
         return self.kept_shape(q, found[0]), self.kept_shape(k, found[1])
 
 
 @dataclass(frozen=True, eq=False)
 class Dropout(Part):
-    """What becomes of activations in training, and in training only."""
+    """A function of activations that is applied in training only."""
 
     on: tuple[str, ...] = ("weights", "block_out")
 
@@ -151,7 +151,7 @@ class Dropout(Part):
 def norm(
     hyperparameters: Mapping[str, Row] | None = None, sites: tuple[str, ...] = SITES, **parameters: Parameter
 ) -> Callable[..., Norm]:
-    """Declare a norm function, for some sites only if `sites` says so; a learned parameter may have the sizes "d"."""
+    """Declare a norm function, optionally for some sites only; the shape of a learned parameter may contain "d"."""
     refuse_bare("norm", hyperparameters)
     if strange := [site for site in sites if site not in SITES]:
         raise unknown("site of a norm", strange[0], SITES)
@@ -169,10 +169,11 @@ def attention(
     window: int | None = None,
     **parameters: Parameter,
 ) -> Callable[..., Attention]:
-    """Declare an attention: from logits to weights. A learned parameter may have the sizes "heads", "pairs" of heads,
-    "d", "d_head" and "d_heads", all heads side by side; it is [M, 1, *shape, 1, ...] with as many axes as the logits,
-    so one number per head broadcasts. With `softmax` the function is `masked_softmax(e, mask)`, and torch's own
-    attention is used. With a `window` a query sees so many keys, the last one its own."""
+    """Declare an attention: from logits to weights. The shape of a learned parameter may contain "heads", "pairs" (of
+    heads), "d", "d_head" and "d_heads" (all heads concatenated). It gets the shape [M, 1, *shape, 1, ...] with as many
+    axes as the logits, so one number per head broadcasts. `softmax` declares that the function is
+    `masked_softmax(e, mask)`, so that torch's attention is used. `window` is the number of visible keys per query, the
+    last one its own."""
     refuse_bare("attention", hyperparameters)
     for name, flag in (("trains", trains), ("orders", orders), ("reads_order", reads_order), ("softmax", softmax)):
         typed(f"{name} of @rs.attention", flag, bool)
@@ -193,7 +194,7 @@ def attention(
 
 
 ON = {"queries_keys": "q, k, p", "logits": "e, p", "embedding": "x, p"}
-"""What a position encoding may act on, and the arguments of its function."""
+"""What a position encoding may act on -> the arguments of its function."""
 
 
 def positions(
@@ -203,9 +204,8 @@ def positions(
     **parameters: Parameter,
 ) -> Callable[..., Positions]:
     """Declare a position encoding, on queries and keys, on attention logits or on the embedding. Learned parameters are
-    as in attention, one of each per block; on the embedding as in a norm, one of each per model. With
-    `by_length` there is p.longest, the tokens of the longest input of the task, and p.drawn_from, four times that; both
-    are also sizes that a parameter may have."""
+    as in attention, one per block; on the embedding as in a norm, one per model. With `by_length` there are p.longest,
+    the tokens of the longest input of the task, and p.drawn_from, four times that; both may also be used as sizes."""
     refuse_bare("positions", on)
     if on not in ON:
         raise unknown("place of positions", str(on), ON)
@@ -217,11 +217,11 @@ def positions(
 def dropout(
     hyperparameters: Mapping[str, Row] | None = None, on: tuple[str, ...] = ("weights", "block_out")
 ) -> Callable[..., Dropout]:
-    """Declare what is done to attention weights, to what blocks add to the stream, or to both, in training only."""
+    """Declare a dropout: a function of attention weights, of block outputs, or of both, applied in training only."""
     refuse_bare("dropout", hyperparameters)
     allowed = ("weights", "block_out")
     if isinstance(on, str) or not on or any(place not in allowed for place in on):
-        raise UserError(f"on = {on!r}: a tuple of what dropout acts on, from {', '.join(allowed)}")
+        raise UserError(f"on = {on!r}: must be a tuple of {', '.join(allowed)}")
     return lambda function: Dropout(name_of(function, "dropout", "x, p"), function, {}, hyperparameters or {}, on)
 
 
@@ -230,10 +230,10 @@ def _defined(module: str, name: str) -> Part:
 
 
 def masked_softmax(e: Tensor, mask: Tensor) -> Tensor:
-    """softmax over the keys that are seen; the others have no weight."""
+    """softmax over the visible keys; the others have weight 0."""
     seen = e.where(mask, -float("inf"))
     if seen.stride(-1) == 1:
         return seen.softmax(-1)
-    # written out, for keys that do not lie side by side in memory: torch's own would copy them until they do
+    # written out, because torch's softmax would copy keys that are not contiguous in memory
     weight = (seen - seen.detach().amax(-1, keepdim=True)).exp()
     return weight / weight.sum(-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""All parts of a variant that a network is built with: one object goes wherever they go."""
+"""All parts of a variant, as one object."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Parts:
     positions: Positions = nope
     dropout: Dropout = no_dropout
     norm_at: tuple[tuple[str, Norm], ...] = ()
-    """Sites with another norm function than `norm`, and which."""
+    """Sites with another norm function than `norm`, and that function."""
     moment: Moment | None = None
-    """The step of training that they take part in; None where a model is scored."""
+    """The current training step; None when a model is scored."""
     longest: int | None = None
-    """Tokens of the longest input of the task, trained on or scored; None where the task does not say."""
+    """Tokens of the longest input of the task, trained on or scored; None if the task does not define it."""
 
     def norm_of(self, site: str) -> Norm:
         return dict(self.norm_at).get(site, self.norm)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes that a learned parameter may have besides those of the model."""
+        """Sizes that the shape of a learned parameter may contain, besides those of the model."""
         return {} if self.longest is None else {"longest": self.longest, "drawn_from": DRAWN_FROM * self.longest}
 
     @property

@@ -1,6 +1,6 @@
-"""Philox as an operation of torch: the same numbers as `streams.py`, on any device, one stream per model.
+"""Philox as a custom torch operator: the same numbers as `streams.py`, on any device, one stream per model.
 
-It is an operation of its own because torch.compile would otherwise write out its ten rounds wherever a number is used.
+It is a custom operator because torch.compile would otherwise inline its ten rounds at every use of a number.
 
 Shapes: M models, N sequences.
 """
@@ -29,7 +29,7 @@ def _(key_Mx2: Tensor, row_N: Tensor, k0: int, k1: int, a: int, b: int, c: int) 
 
 
 def philox(k0: Tensor, k1: Tensor, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor) -> tuple[Tensor, ...]:
-    """Ten rounds of Philox4x32 on 32-bit words in int64. The multipliers are taken less 2^32, so that no product
+    """Ten rounds of Philox4x32 on 32-bit words in int64. 2^32 is subtracted from the multipliers, so that no product
     overflows."""
     for _ in range(10):
         product0, product1 = c0 * (0xD2511F53 - 2**32), c2 * (0xCD9E8D57 - 2**32)

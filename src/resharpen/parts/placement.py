@@ -1,12 +1,12 @@
-"""Where the norms stand: seven sites, each with a norm or without.
+"""Norm placements: seven sites, each with or without a norm.
 
     x = embedding                           embedding_out normalizes x
     for every block f:  h = x               block_in normalizes h
                         y = f(h)            block_out normalizes y
                         x = x + y           residual normalizes x
     logits = x U                            unembedding_in normalizes x
-    in attention:       z = heads           heads_out normalizes z, all heads side by side, before y = z W_O
-                        q, k of a head      queries_keys normalizes each, before positions turn them
+    in attention:       z = heads           heads_out normalizes z, all heads concatenated, before y = z W_O
+                        q, k of a head      queries_keys normalizes each, before positions are applied
 
 `Bound` in `models/layers.py` is the only place that acts on them.
 """
@@ -47,7 +47,7 @@ PLACEMENTS = {
 }
 PAPER_PLACEMENTS = ("pre", "post", "peri", "peri-init")
 STUDIED_PLACEMENTS = (*PAPER_PLACEMENTS, "none", "out", "pre-final")
-"""What the shelf compares: all that have norms around blocks only."""
+"""Placements of the figure `placements`: all that have norms only around blocks."""
 
 PLACEMENT_SOURCES = {
     "pre": "the paper",
@@ -62,5 +62,5 @@ PLACEMENT_SOURCES = {
     "qwen3": "Qwen 3, ViT-22B",
     "gemma3": "Gemma 3",
 }
-"""Who else has the norms there. Norms only: Gemma 2 also scales its embedding by sqrt(d) and caps its logits, OLMo 2
-normalizes the queries of all heads as one vector, Swin v2 has cosines for attention logits."""
+"""Source of each placement. This is about norms only: Gemma 2 also scales its embedding by sqrt(d) and caps its logits,
+OLMo 2 normalizes the queries of all heads as one vector, Swin v2 has cosines as attention logits."""

@@ -35,7 +35,7 @@ END = -1
 """The state after EOS, and after a token that is not legal."""
 NONE = -1
 TOP = -2
-"""As the token of an edge: pop the stack and emit what was on top."""
+"""As the token of an edge: pop the stack and emit the popped token."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Automaton:
     """Names; the first is the state after BOS."""
     edges: tuple[tuple[Edge, ...], ...]
     opening: int | None = None
-    """In place of BOS, the token that every sequence begins with; such sequences never end."""
+    """Instead of BOS, the token that every sequence begins with; such sequences never end."""
 
     def __post_init__(self) -> None:
         for state, edges in zip(self.states, self.edges, strict=True):
@@ -220,7 +220,7 @@ def thresholds(weight: NDArray[np.float64]) -> Thresholds:
 
 
 def half_over(build: Callable[[float], Automaton], tokens: int) -> float:
-    """The probability of EOS where it is legal with which half of the sequences end by so many tokens; by bisection."""
+    """The probability of EOS, where legal, for which half of the sequences end by `tokens` tokens; by bisection."""
     low, high = 0.0, 1.0
     while high - low > 1e-12:
         middle = (low + high) / 2
@@ -238,7 +238,7 @@ def from_data(data: Mapping[str, Any]) -> Automaton:
     if not isinstance(states, Mapping) or not states or not all(isinstance(x, Mapping) for x in states.values()):
         raise UserError('a language needs states, each a table of token = [probability, "next state"] and end = p')
     start = data.get("start", next(iter(states)))
-    if start not in list(states):  # a list cannot be looked up
+    if start not in list(states):  # `start` may be a list, which is not hashable
         raise unknown("start state", str(start), states)
     order = [start, *(name for name in states if name != start)]
     tokens = list(dict.fromkeys(token for name in states for token in states[name] if token != "end"))

@@ -1,7 +1,7 @@
-"""How sure a value is of its report set: the same value without each of ten blocks of sequences.
+"""Jackknife over the report set: every value without each of ten blocks of sequences.
 
-All models of a run are scored on the same sequences, so that errors of variants, draws and lengths go together. What
-remains of a comparison when a block of sequences is left out says how much of it rests on them (a jackknife).
+All models of a run are scored on the same sequences, so the sampling errors of variants, draws and lengths are
+correlated. Leaving out a block of sequences shows how much a comparison depends on them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ BLOCKS = 10
 
 
 def by_length_without(task: Task, measured: Measured, validation: Any) -> dict[str, Floats]:
-    """Metric -> its values by length without each block, [M, lengths, blocks]; none where the set is not a sample, or
-    has fewer sequences than blocks."""
+    """Metric -> its values by length without each block, [M, lengths, blocks]; empty if the set is not a sample, or has
+    fewer sequences than blocks."""
     if not getattr(validation, "sampled", False) or validation.sequences < BLOCKS:
         return {}
     resampled = {name: values for name, values in measured.items() if name not in task.not_resampled}
@@ -47,7 +47,7 @@ def _without_each(validation: Any) -> list[Any]:
 
 
 def _of_means(task: Task, measured: Measured, validation: Any) -> dict[str, Floats]:
-    """What `Task.by_length` takes the mean of, in one pass."""
+    """The same for metrics that `Task.by_length` averages, in one pass."""
     defined, length_P, block_P = (
         defined_places(task, validation, measured),
         validation.length_P,

@@ -30,10 +30,10 @@ class Copy(SeparatedTask):
     reverse: bool = False
 
     kind: ClassVar[str] = "copy"
-    asked: ClassVar[str] = "the items of the question again, in order or in reverse"
+    asked: ClassVar[str] = "the items of the input again, in the same or in reverse order"
     answer: ClassVar[str] = "one token at every place of the answer"
     published: ClassVar[str] = (
-        "Zhou et al. 2024, Huang et al. 2025: distinct items generalize in length, repeated ones not"
+        "Zhou et al. 2024, Huang et al. 2025: distinct items generalize to longer inputs, repeated ones do not"
     )
     shown_metric: ClassVar[str] = "exact"
     per_item: ClassVar[int] = 2

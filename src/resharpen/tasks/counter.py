@@ -1,4 +1,4 @@
-"""Counter: as many b as a, as many c as b, as many d as c.
+"""Counter: equal numbers of a, b, c and d, in this order.
 
 With three letters, after a a b b c comes c, and after a a b b c c the end:
 
@@ -7,7 +7,7 @@ With three letters, after a a b b c comes c, and after a a b b c c the end:
     >>> [int(p.argmax()) for p in task.p_star(np.array([[0, 0, 1, 1, 2, 2]]))[0][-2:]]  # tokens a, b, c, EOS
     [2, 3]
 
-Another a follows with 24/25, so that there are 25 of them on average; all the rest is determined.
+Another a follows with probability 24/25, so there are 25 of them on average; the rest is determined.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Counter(TokenTask):
 
     kind: ClassVar[str] = "counter"
     asked: ClassVar[str] = "equally many of two to four letters: a^n b^n, a^n b^n c^n, a^n b^n c^n d^n"
-    answer: ClassVar[str] = "another a with 24/25; after the first b all is determined, EOS included"
+    answer: ClassVar[str] = "another a with 24/25; from the first b on every token is determined, including EOS"
     published: ClassVar[str] = "Bhattamishra et al. 2020: transformers generalize to longer words"
     shown_metric: ClassVar[str] = "error"
     varied: ClassVar[bool] = True

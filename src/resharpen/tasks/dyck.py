@@ -28,7 +28,7 @@ from resharpen.tasks.task import Measured, Tokens
 from resharpen.tasks.validation import SurvivingSet
 
 LARGEST = 10_000
-"""The most edges of an automaton, roughly; building more takes minutes."""
+"""Approximate limit on the edges of an automaton; building a larger one takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Dyck(Language):
 
     @property
     def further(self) -> Mapping[str, PlaceMetric]:
-        """With the accuracy of closing brackets of Hewitt et al. (2020)."""
+        """Adds the accuracy of closing brackets of Hewitt et al. (2020)."""
         return {**super().further, "closing": self._closing}
 
     @cached_property
@@ -80,7 +80,7 @@ class Dyck(Language):
         return {**super().further_metrics(), "closing_distance": by_distance}
 
     def by_length(self, measured: Measured, validation: SurvivingSet) -> dict[str, ByLength]:
-        """`closing_distance` has the distance from the opening to the closing bracket in place of the length."""
+        """`closing_distance` is by distance from the opening to the closing bracket instead of length."""
         found = super().by_length(measured, validation)
         if "closing" in measured:
             shape = validation.inputs_NxL.shape
@@ -115,7 +115,7 @@ class Dyck(Language):
 
 
 def opening_distance(inputs_NxL: Tokens, k: int) -> Tokens:
-    """After every prefix, how many tokens before the next one the bracket stands that it could close; 0 where none is
+    """After every prefix, the distance from the next token to the opening bracket that it could close; 0 if none is
     open, [N, L]. Tokens 0 .. k-1 open, k .. 2k-1 close.
 
     >>> opening_distance(np.array([[4, 0, 1, 3, 2]]), 2).tolist()  # BOS ( [ ] )

@@ -28,11 +28,11 @@ class FlipFlop(Language):
     p_ignore: float = 0.8
 
     kind: ClassVar[str] = "flip-flop"
-    asked: ClassVar[str] = "the bit that was last written, past instructions to ignore"
+    asked: ClassVar[str] = "the bit that was last written, skipping ignored bits"
     answer: ClassVar[str] = (
         "after r the bit last written; after w and i each bit 1/2; else i with p_ignore, w and r equally likely"
     )
-    published: ClassVar[str] = "Liu et al. 2023: transformers err at rare reads (p_ignore 0.98, 0.1), an LSTM does not"
+    published: ClassVar[str] = "Liu et al. 2023: transformers fail at rare reads (p_ignore 0.98, 0.1), an LSTM does not"
     usual_tests: ClassVar[Mapping[str, Mapping[str, Any]]] = {"sparse": {"p_ignore": 0.98}, "dense": {"p_ignore": 0.1}}
     measures: ClassVar[tuple[str, ...]] = ("tvd",)
     shown_metric: ClassVar[str] = "error"

@@ -8,7 +8,7 @@ first player has the top row, and the game is over:
     >>> p[3].round(1).tolist(), p[4].tolist()  # tokens 0 .. 8, EOS
     ([0.0, 0.0, 0.2, 0.0, 0.0, 0.2, 0.2, 0.2, 0.2, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0])
 
-A full board ends it too. It is Set Complement on m n tokens but for the end, which takes more than a set.
+A full board also ends the game. Apart from its end, this is Set Complement on m n tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Game(TokenTask):
     kind: ClassVar[str] = "game"
     asked: ClassVar[str] = "the next move of two random players on an m by n board, and when k in a row end the game"
     answer: ClassVar[str] = "all empty cells equally likely; EOS where one player has k in a row or the board is full"
-    published: ClassVar[str] = "here; 3, 3, 3 is tic-tac-toe"
+    published: ClassVar[str] = "new here; 3, 3, 3 is tic-tac-toe"
     varied: ClassVar[bool] = True
     unit: ClassVar[str] = "moves"
     sequences: ClassVar[int] = 512
@@ -89,7 +89,7 @@ class Game(TokenTask):
         """The number of the move, from 0 on, that ends each game; NEVER if none of these does."""
         when_NxC = np.full((len(moves_NxL), self.cells + 1), NEVER)
         row_N = np.arange(len(moves_NxL))
-        for i in reversed(range(moves_NxL.shape[1])):  # backwards: the first time that a cell comes is what counts
+        for i in reversed(range(moves_NxL.shape[1])):  # backwards, so that the first occurrence of a cell counts
             when_NxC[row_N, moves_NxL[:, i]] = i
         when_NxLinesxK = when_NxC[:, self.lines]
         alike = (when_NxLinesxK % 2 == when_NxLinesxK[..., :1] % 2).all(axis=2)

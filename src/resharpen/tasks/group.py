@@ -38,7 +38,7 @@ class Group(Language):
     asked: ClassVar[str] = "the running product of elements of a finite group; Z2 is parity"
     answer: ClassVar[str] = "after an element the product, determined; after a product all elements equally likely"
     published: ClassVar[str] = (
-        "Liu et al. 2023b: shortcuts of bounded depth; Merrill et al. 2024: A5 and S5 are beyond TC0"
+        "Liu et al. 2023b: solutions of bounded depth exist (shortcuts); Merrill et al. 2024: A5 and S5 are beyond TC0"
     )
     measures: ClassVar[tuple[str, ...]] = ("tvd",)
     shown_metric: ClassVar[str] = "error"

@@ -1,7 +1,7 @@
-"""Hidden Markov: tokens that a hidden chain emits on its way from state to state.
+"""Hidden Markov: tokens emitted by a hidden Markov chain.
 
-T(t)[i, j] is the probability to emit t and to go from state i to j. mess3 has three tokens and three states; every
-token makes its own state likely, and the more often it comes the more so:
+T(t)[i, j] is the probability to emit t and to go from state i to j. mess3 has three tokens and three states; repeated
+tokens make the corresponding state more likely:
 
     >>> HiddenMarkov().p_star(np.array([[0, 0, 0]]))[0].round(3).tolist()
     [[0.674, 0.163, 0.163], [0.756, 0.122, 0.122], [0.765, 0.118, 0.118]]
@@ -31,14 +31,14 @@ from resharpen.tasks.task import ROUNDING, Tokens, TokenTask
 class HiddenMarkov(TokenTask):
     x: float = 0.05
     a: float = 0.85
-    """The numbers of mess3."""
+    """Parameters of mess3."""
     process: str = ""
-    """Another one, as JSON: {"matrices": [..], "start": [..]}. `from_data` takes both as lists."""
+    """Another process, as JSON: {"matrices": [..], "start": [..]}. `from_data` takes both as lists."""
 
     kind: ClassVar[str] = "hidden-markov"
-    asked: ClassVar[str] = "the next token of a hidden Markov model: mess3, or matrices of your own"
+    asked: ClassVar[str] = "the next token of a hidden Markov model: mess3, or your own matrices"
     answer: ClassVar[str] = "the forward algorithm: the belief about the hidden state, times the emission matrices"
-    published: ClassVar[str] = "Shai et al. 2024: the belief can be read off the residual stream"
+    published: ClassVar[str] = "Shai et al. 2024: the belief can be decoded linearly from the residual stream"
     sequences: ClassVar[int] = 128
     bin_width: ClassVar[int] = 8
 
@@ -47,11 +47,11 @@ class HiddenMarkov(TokenTask):
             raise ValueError(f"x = {self.x}, a = {self.a}: 0 < x < 1/2 and 0 < a < 1")
         T, start = self.T_VxSxS, self.start_S
         if T.ndim != 3 or T.shape[1] != T.shape[2] or start.shape != T.shape[1:2]:
-            raise UserError("matrices: a list of square matrices, one per token; start: as many numbers as states")
+            raise UserError("matrices: must be square, one per token; start: must have one number per state")
         if (T < 0).any() or not np.allclose(T.sum((0, 2)), 1, atol=ROUNDING):
-            raise UserError("matrices: probabilities, whose sum over tokens and next states is 1 from every state")
+            raise UserError("matrices: must be probabilities that sum to 1 over tokens and next states")
         if (start < 0).any() or abs(start.sum() - 1) > ROUNDING:
-            raise UserError("start: probabilities that sum to 1")
+            raise UserError("start: must be probabilities that sum to 1")
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Self:
@@ -66,7 +66,7 @@ class HiddenMarkov(TokenTask):
         x, y, a, b = self.x, 1 - 2 * self.x, self.a, (1 - self.a) / 2
         T_VxSxS = np.empty((3, 3, 3))
         for t in range(3):
-            to_S = np.where(np.arange(3) == t, a, b)  # what a state emits this token with, once it is reached
+            to_S = np.where(np.arange(3) == t, a, b)  # probability to emit this token in each state
             T_VxSxS[t] = to_S * np.where(np.eye(3), y, x)
         return T_VxSxS
 
@@ -80,7 +80,7 @@ class HiddenMarkov(TokenTask):
         try:
             return np.array(json.loads(self.process or "{}").get(name, default), np.float64)
         except (TypeError, ValueError, AttributeError):
-            raise UserError(f"process: lists of numbers named matrices and start, not {shown(self.process)}") from None
+            raise UserError(f"process: must have the lists matrices and start, not {shown(self.process)}") from None
 
     @property
     def name(self) -> str:
@@ -108,7 +108,7 @@ class HiddenMarkov(TokenTask):
         return {"x": self.x, "a": self.a, **json.loads(self.process or "{}")}
 
     def sample(self, words_NxT: NDArray[np.uint32]) -> Tokens:
-        """A word chooses token and next state together, the first one from the start."""
+        """One random word selects token and next state together; the first one starts from `start`."""
         tokens_NxT, states = np.empty(words_NxT.shape, np.int64), len(self.start_S)
         reached_SxE = np.concatenate([self.T_VxSxS, self.start_S @ self.T_VxSxS[:, None]], axis=1)
         reached_SxE = reached_SxE.transpose(1, 0, 2).reshape(states + 1, -1).cumsum(axis=1)
@@ -126,7 +126,7 @@ class HiddenMarkov(TokenTask):
         p_NxLxV = np.empty((*inputs_NxL.shape, self.vocabulary))
         for i in range(inputs_NxL.shape[1]):
             belief_NxS = np.einsum("ns,nst->nt", belief_NxS, self.T_VxSxS[inputs_NxL[:, i]])
-            total_Nx1 = belief_NxS.sum(axis=1, keepdims=True)  # zero after a token that cannot come
+            total_Nx1 = belief_NxS.sum(axis=1, keepdims=True)  # zero after an impossible token
             belief_NxS = belief_NxS / np.where(total_Nx1 > 0, total_Nx1, 1)
             p_NxLxV[:, i] = belief_NxS @ emitted_SxV
         return p_NxLxV

@@ -1,4 +1,4 @@
-"""What the formal languages share: minibatches, exact scores, and validation sets at lengths beyond training.
+"""Base class of formal languages: minibatches, exact scores, and validation sets at lengths beyond training.
 
 The length of a prefix is its number of input tokens, BOS included. A training sequence is cut at the training length;
 its last input keeps its true target. EOS is never an input.
@@ -44,7 +44,7 @@ class Language(Task, ABC):
 
     @property
     def not_resampled(self) -> tuple[str, ...]:
-        """An AUC sorts every length of every model: only where it is what checkpoints are chosen by."""
+        """The AUC, which is slow because it sorts, unless it selects checkpoints."""
         return () if self.metric == "auc" else ("marked",)
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class Language(Task, ABC):
         return self._shown_first(found | further)
 
     def marks(self, train_length: int) -> dict[str, int]:
-        """Most sequences end long before they are cut, if they end."""
+        """The training cap, and if sequences end, their 99th percentile: most end long before the cap."""
         if self.automaton.opening is not None:
             return {"training length": train_length}
         return {
@@ -140,8 +140,8 @@ class Language(Task, ABC):
         return self.automaton.p_star(inputs_NxL)
 
     def sample_batch(self, n: int, length: int | None = None, seed: int = 0) -> Batch:
-        """n sequences, cut at so many input tokens, as models are trained on them: to look at, or to train something
-        else. Runs draw from other streams."""
+        """A minibatch of n sequences, cut at `length` input tokens, as in training: to inspect, or to train another
+        model. Runs use other random streams."""
         length = self.cap if length is None else length
         self.check_train_length(length)
         return self.batch(streams.key(seed, self.name, "sample"), 0, 0, n, length)
@@ -157,7 +157,7 @@ class Language(Task, ABC):
         return surviving_set(self.automaton, streams.key(seed, self.name, "validation", use), count, self.longest)
 
     def examples(self, validation: ValidationSet) -> Examples:
-        """The truth of a prefix is its p*, and the marked token whose logit is read, if there is one."""
+        """The targets of a prefix are its p*, and whether the marked token is legal, if there is one."""
         inputs, scored = validation.inputs_NxL.astype(np.int64), validation.scored_NxL
         state_NxL, top_NxL = self.automaton.read(inputs)
         p_star = self.automaton.p_star_of(state_NxL[scored], top_NxL[scored])
@@ -218,7 +218,7 @@ class Language(Task, ABC):
         for here in self._bins(legal_NxL.shape[1]):
             weight_NxB, alive_B = validation.weight_NxL[:, here], validation.alive_L[here]
             columns.append(equal_length_auc(marked_MxNxL[..., here], legal_NxL[:, here], weight_NxB, alive_B))
-            both_B = (share_L[here] > 0) & (share_L[here] < 1)  # a length with no pair tells nothing
+            both_B = (share_L[here] > 0) & (share_L[here] < 1)  # a length without pairs carries no information
             counts.append(len(legal_NxL) * int(both_B.sum()))
         return np.array(self.reported_lengths), np.stack(columns, axis=1), np.array(counts)
 
@@ -245,17 +245,17 @@ def _mean(values_MxNxB: NDArray[np.floating], weight_NxB: NDArray[np.float64]) -
 
 @dataclass(frozen=True)
 class OwnLanguage(Language):
-    """A language that the user defines; `from_data` makes one."""
+    """A language defined by the user; `from_data` creates one."""
 
     language: str
     definition: str
-    """What `automaton.from_data` takes, as JSON."""
+    """The argument of `automaton.from_data`, as JSON."""
     training_cap: int
     """The training length of a setting may be shorter."""
     marked_token: str
 
     kind: ClassVar[str] = "automaton"
-    asked: ClassVar[str] = "a word of a language of your own, given as a table of states"
+    asked: ClassVar[str] = "a word of your own language, given as a table of states"
     answer: ClassVar[str] = "the probabilities of the table"
     published: ClassVar[str] = "see examples/my_language.toml"
     knows_training: ClassVar[bool] = True

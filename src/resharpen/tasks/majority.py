@@ -1,4 +1,4 @@
-"""Majority: items, then the most frequent one; equally frequent ones share.
+"""Majority: items, then the most frequent one; ties share the probability.
 
 With v = 3, after BOS 1 2 1 SEP comes 1, and after BOS 1 2 SEP it is 1 or 2:
 
@@ -29,9 +29,11 @@ class Majority(SeparatedTask):
     v: int = 8
 
     kind: ClassVar[str] = "majority"
-    asked: ClassVar[str] = "the most frequent item of the question"
+    asked: ClassVar[str] = "the most frequent item of the input"
     answer: ClassVar[str] = "the most frequent token; ties in equal shares"
-    published: ClassVar[str] = "Zhou et al. 2024, Huang et al. 2025: generalizes in length; uniform attention solves it"
+    published: ClassVar[str] = (
+        "Zhou et al. 2024, Huang et al. 2025: generalizes to longer inputs; solved by uniform attention"
+    )
     per_item: ClassVar[int] = 1
     besides: ClassVar[int] = 3
 
@@ -48,7 +50,7 @@ class Majority(SeparatedTask):
         return f"Majority, v = {self.v}"
 
     def reply(self, words_NxT: NDArray[np.uint32], items_NxI: Tokens, real_NxI: NDArray[np.bool_]) -> Tokens:
-        """The last word picks among the most frequent ones."""
+        """The last random word selects one of the most frequent items."""
         count_NxV = (np.eye(self.v, dtype=np.int64)[items_NxI] * real_NxI[..., None]).sum(1)
         most_NxV = count_NxV == count_NxV.max(1, keepdims=True)
         rank_N = streams.below(words_NxT[:, -1], most_NxV.sum(1))

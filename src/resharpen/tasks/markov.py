@@ -1,4 +1,4 @@
-"""Markov: every sequence is a Markov chain of its own, whose transitions are to be learned from the sequence.
+"""Markov: every sequence has its own Markov chain, whose transitions must be inferred from the sequence.
 
 Rows of the transition matrix are drawn from a Dirichlet(alpha). With v = 2 and alpha = 1, after 0 1 0 1 0 the token 0
 was twice followed by 1 and never by 0, so p* is (0 + 1)/(2 + 2) and (2 + 1)/(2 + 2):
@@ -28,7 +28,7 @@ class Markov(TokenTask):
     alpha: float = 0.5
 
     kind: ClassVar[str] = "markov"
-    asked: ClassVar[str] = "the next state of a Markov chain that is new in every sequence"
+    asked: ClassVar[str] = "the next state of a Markov chain that differs in every sequence"
     answer: ClassVar[str] = "(n_ct + alpha) / (n_c + v alpha): the transitions so far, smoothed"
     published: ClassVar[str] = "Edelman et al. 2024: induction heads emerge in stages"
     sequences: ClassVar[int] = 128
@@ -61,7 +61,7 @@ class Markov(TokenTask):
         return self.v
 
     def sample(self, words_NxT: NDArray[np.uint32]) -> Tokens:
-        """One token after another by p*, which is what the draw of a matrix first and tokens then amounts to."""
+        """Sample tokens from p*, which is equivalent to sampling a matrix first and then the tokens."""
         tokens_NxT, row_N = np.empty(words_NxT.shape, np.int64), np.arange(len(words_NxT))
         weight_NxVxV = np.full((len(words_NxT), self.v, self.v), self.alpha)
         uniform_NxT = words_NxT * 2.0**-32

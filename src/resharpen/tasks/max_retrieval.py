@@ -30,7 +30,7 @@ Floats, Integers = NDArray[np.float32], NDArray[np.int64]
 
 
 class Items(NamedTuple):
-    """Sets of items: priorities [N, L], classes [N, L] and how many there are, [N]."""
+    """Sets of items: priorities [N, L], classes [N, L] and numbers of items [N]."""
 
     priority: Floats
     kind: Integers
@@ -61,11 +61,11 @@ class RetrievalSet:
 
     @property
     def sequences(self) -> int:
-        """The fewest of a length."""
+        """The smallest number of sequences at a length."""
         return min(end - begin for _, begin, end in self.ranges)
 
     def blocks_P(self, blocks: int) -> Integers:
-        """The sequences of a length are cut into so many blocks; the block of each sequence."""
+        """The block of each sequence: the sequences of a length are divided into `blocks` blocks."""
         return np.concatenate([np.arange(end - begin) * blocks // (end - begin) for _, begin, end in self.ranges])
 
     def pieces(self, positions: int) -> Iterator[RetrievalSet]:
@@ -82,7 +82,7 @@ class MaxRetrieval(Task):
     longest: int = 4096
     """The longest sequence of the report set; they start at 16 and double."""
     items: int = 65_536
-    """Items of each length in the report set; equal numbers cost the same at every length."""
+    """Items per length in the report set; an equal number of items costs the same at every length."""
     selection_items: int = 8_192
 
     kind: ClassVar[str] = "max-retrieval"
@@ -100,7 +100,7 @@ class MaxRetrieval(Task):
 
     def __post_init__(self) -> None:
         if self.classes < 2:
-            raise ValueError(f"classes = {self.classes}: there is nothing to tell apart below 2")
+            raise ValueError(f"classes = {self.classes}: must be at least 2")
         for name, least in (("longest", SHORTEST_VALIDATED), ("items", 1), ("selection_items", 1)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} = {getattr(self, name)}: at least {least}")
@@ -119,7 +119,7 @@ class MaxRetrieval(Task):
 
     @property
     def further(self) -> Mapping[str, PlaceMetric]:
-        """None: its truth is an answer, not a distribution."""
+        """None, because its target is an answer, not a distribution."""
         return {}
 
     @property

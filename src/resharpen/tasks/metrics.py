@@ -1,16 +1,16 @@
-"""Metrics that follow from the exact next-token distribution p*, and metrics of the user's own.
+"""Metrics that are functions of the exact next-token distribution p*, built in or defined by the user.
 
 p is the model's distribution after a prefix. A place is determined where one token has p* = 1.
 
     tvd        1/2 sum |p - p*|                                        every place
     kl         sum p* log(p* / p), in nats, p floored at 1e-30         every place
     illegal    sum of p over the tokens with p* = 0                    every place
-    error      1 where the most likely token is not the one            determined places
+    error      1 where the most likely token is not the legal one      determined places
     exact      1 where no determined place so far has an error         sequences
 
-`tvd` is what `Task.score` gives, because engines score checkpoints by it. The others are measured once, on the weights
-that were kept. A metric of your own is a function of p [M, P, V] and p* [P, V], torch tensors; it gives [M, P], nan at
-places where it is not defined, which must depend on p* alone:
+`tvd` is computed by `Task.score`, because engines score checkpoints by it. The others are measured once, on the weights
+of the selected checkpoints. Your own metric is a function of p [M, P, V] and p* [P, V], torch tensors. It returns
+[M, P], nan at places where it is undefined, which may depend on p* only:
 
     @rs.metric("probability of the likeliest token", range=(0, 1))
     def sharpness(p, p_star):
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FLOOR = 1e-30
-"""The smallest probability that `kl` takes a logarithm of; single precision has it."""
+"""Lower bound on p in the logarithm of `kl`; representable in single precision."""
 CERTAIN = 1 - 1e-6
-"""p* of a token from which a place is determined: 1, but for rounding."""
+"""A place is determined if a token has at least this p*: 1 up to rounding."""
 CONFIDENT = 0.8
 """The share of all closing brackets' probability that the right one must have (Hewitt et al., 2020)."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """What a figure or a table has to know of a metric."""
+    """Properties of a metric that figures and tables use."""
 
     label: str
     lower_is_better: bool = False
     worst: float = 0.0
-    """What a model has that has no value."""
+    """The value of a model without values."""
     guess: float | None = None
-    """What a guess would reach."""
+    """The value of a random guess."""
     bin: int | None = None
-    """Lengths are the ends of bins so wide; None for single lengths."""
+    """Width of the bins of lengths, which are named by their ends; None for single lengths."""
     best: float | None = None
     """The best possible value, infinite if there is none; None: 0 where lower is better, otherwise 1."""
     range: tuple[float, float] | None = None
-    """Between which all values lie, which is checked when results are written and read; None: not known."""
+    """Range of all values, checked when results are written and read; None: unknown."""
     drawn: bool = True
-    """Whether the figures of a run include it unasked."""
+    """Whether the figures of a run include it by default."""
 
     @property
     def bound(self) -> float:
@@ -82,7 +82,7 @@ class PlaceMetric:
         found, shape = self.function(p_MxPxV, p_star_PxV), list(p_MxPxV.shape[:-1])
         if list(getattr(found, "shape", ())) != shape:
             given = list(getattr(found, "shape", ())) or type(found).__name__
-            raise UserError(f"metric '{self.name}' gives {given}, not {shape}: models, places")
+            raise UserError(f"metric '{self.name}' returns {given}, not {shape}: models, places")
         return found
 
 
@@ -94,14 +94,14 @@ def metric(
     range: tuple[float, float] | None = None,
     drawn: bool = True,
 ) -> Callable[[Callable[[Tensor, Tensor], Tensor]], PlaceMetric]:
-    """Declare a metric of p and p*. `worst` is what a model counts as that diverged: by default the end of `range`."""
+    """Declare a metric of p and p*. `worst` is the value of a diverged model: by default the worse end of `range`."""
 
     def declared(function: Callable[[Tensor, Tensor], Tensor]) -> PlaceMetric:
         name = function.__name__
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-            raise UserError(f"metric '{name}': names of metrics are of small letters, digits and '_'")
+            raise UserError(f"metric '{name}': names of metrics may have lower-case letters, digits and '_'")
         if worst is None and range is None:
-            raise UserError(f"metric '{name}' needs range=(low, high) or worst=: what a model counts as that diverged")
+            raise UserError(f"metric '{name}' needs range=(low, high) or worst=, the value of a diverged model")
         low, high = range or (0.0, 0.0)
         last = worst if worst is not None else high if lower_is_better else low
         ends = None if range is None else (float(low), float(high))
@@ -112,7 +112,7 @@ def metric(
 
 @metric("KL divergence (nats)", lower_is_better=True, range=(0.0, -log(FLOOR)), drawn=False)
 def kl(p: Tensor, p_star: Tensor) -> Tensor:
-    """sum p* log(p* / p): what the loss exceeds the entropy of p* by."""
+    """sum p* log(p* / p): the expected loss minus the entropy of p*."""
     return (p_star.xlogy(p_star) - p_star.xlogy(p.clamp(min=FLOOR))).sum(-1)
 
 
@@ -130,7 +130,7 @@ def error(p: Tensor, p_star: Tensor) -> Tensor:
 
 
 METRICS: Mapping[str, PlaceMetric] = {known.name: known for known in (kl, illegal, error)}
-"""What every task with a p* reports besides its TVD."""
+"""Further metrics of every task with a p*, besides TVD."""
 EXACT = Metric("exact match of determined tokens", range=(0.0, 1.0), drawn=False)
 
 

@@ -1,8 +1,8 @@
-"""What a spec may add to any task: metrics of the user's own, the number of sequences in the report set, and further
+"""Options that a spec may add to any task: the user's metrics, the number of sequences in the report set, and further
 test distributions, which are the same task with other parameters.
 
-They are not fields of the task: they change no sequence, no model and no choice of checkpoints, so that random streams
-and the columns of the tables stay as they are. A spec and the identity of a shard have them where they are given.
+They are not fields of the task: they change neither training nor the choice of checkpoints, so random streams and the
+columns of the tables do not depend on them. They are part of a spec and of the identity of a shard if given.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="Task")
 Own = str | PlaceMetric
-"""A metric of the user's: FILE.py:NAME, or the thing itself, which cannot be stored."""
+"""A user's metric: FILE.py:NAME, or the Python object, which cannot be stored."""
 Tests = Mapping[str, "Mapping[str, Any] | Task"]
 """Name of a test -> the fields of the task that differ, or the whole task."""
 KEYS = ("metrics", "sequences", "test")
-"""In a [task] table."""
+"""Keys in a [task] table."""
 
 
 @cache
 def own_metrics(given: tuple[Own, ...]) -> dict[str, PlaceMetric]:
-    """Name -> metric of the user's own."""
+    """Name -> user's metric."""
     return {name_of(x): x if isinstance(x, PlaceMetric) else _found(x) for x in given}
 
 
@@ -53,9 +53,9 @@ def with_options(task: T, metrics: Sequence[Own] = (), sequences: int | None = N
         made, sequences = replace(made, sequences=sequences), None  # pyright: ignore[reportArgumentType]
     if sequences is not None:
         if typed("sequences", sequences, int) < 2:
-            raise UserError(f"sequences = {sequences}: at least 2, one to tell from another")
+            raise UserError(f"sequences = {sequences}: must be at least 2")
         if not hasattr(task, "sequences"):
-            raise UserError(f"sequences: {task.name} has no such number; its report set is sized by its own fields")
+            raise UserError(f"sequences: not an option of {task.name}; its own fields set the size of its report set")
         object.__setattr__(made, "report_sequences", sequences)
         if not made.validation(0, "report").sampled:
             raise UserError(f"sequences = {sequences}: the report set of {task.name} is every state, not a sample")
@@ -63,27 +63,27 @@ def with_options(task: T, metrics: Sequence[Own] = (), sequences: int | None = N
     for given in metrics:
         if isinstance(given, PlaceMetric) or own.is_own(typed("metrics", given, str)):
             if name_of(given) in {**task.metrics, **dict.fromkeys(map(name_of, mine))}:
-                raise UserError(f"metric '{name_of(given)}' is there already in {task.name}: choose another name")
+                raise UserError(f"metric '{name_of(given)}' already exists in {task.name}: choose another name")
             mine.append(given)
         else:
-            _found(given)  # it is reported anyway, unless there is no such thing
+            _found(given)  # already reported; raises if it does not exist
     object.__setattr__(made, "own_metrics", tuple(mine))
-    own_metrics(tuple(mine))  # a misspelt name says so here
+    own_metrics(tuple(mine))  # raises for a misspelled name
     if missing := [name_of(x) for x in mine if name_of(x) not in made.metrics]:
-        why = "it has no p*" if not made.further else "it lists its metrics itself: add **self.further_metrics() there"
+        why = "it has no p*" if not made.further else "its class defines `metrics`: add **self.further_metrics() there"
         raise UserError(f"metric '{missing[0]}' cannot be added to {task.name}: {why}")
     if tests:
         changes = {name: _changed(task, name, given) for name, given in tests.items()}
         object.__setattr__(made, "tests", {**task.tests, **changes})
         for name in changes:
-            tested(made, name)  # wrong parameters say so here
+            tested(made, name)  # raises for wrong parameters
     return made
 
 
 def _changed(task: Task, name: str, given: Any) -> dict[str, Any]:
     """The fields of a test that differ from the task."""
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
-        raise UserError(f"test {name!r}: a name of letters, digits, '-', '_', '+' and '.'")
+        raise UserError(f"test {name!r}: names may have letters, digits, '-', '_', '+' and '.'")
     if type(given) is type(task):
         before = task.as_data()
         return {key: x for key, x in given.as_data().items() if key not in before or before[key] != x}
@@ -99,17 +99,17 @@ def tested(task: T, test: str) -> T:
     before, changes = task.as_data(), task.tests[test]
     try:
         if not changes:
-            raise UserError("name the fields that differ")
+            raise UserError("no field differs from the task: set at least one")
         made = type(task).from_data({**before, **changes})
     except own.OwnCodeError:
         raise
     except ValueError as error:
         raise UserError(f"test '{test}': {error}") from error
     if made.vocabulary != task.vocabulary:
-        raise UserError(f"test '{test}': its vocabulary is {made.vocabulary}, that of training {task.vocabulary}")
-    if made.longest_input and task.longest_input and made.longest_input > task.longest_input:  # models may be no longer
+        raise UserError(f"test '{test}': its vocabulary is {made.vocabulary}, that of the task is {task.vocabulary}")
+    if made.longest_input and task.longest_input and made.longest_input > task.longest_input:  # a limit of models
         longest = f"its inputs have up to {made.longest_input} tokens"
-        raise UserError(f"test '{test}': {longest}, those of the task itself at most {task.longest_input}")
+        raise UserError(f"test '{test}': {longest}, but those of the task at most {task.longest_input}")
     return with_options(made, task.own_metrics, task.report_sequences)
 
 
@@ -123,7 +123,7 @@ def split(cls: type[Task], table: Mapping[str, Any]) -> tuple[dict[str, Any], di
 
 
 def as_data(task: Task) -> dict[str, Any]:
-    """The options that were given, as a [task] table has them."""
+    """The given options, as in a [task] table."""
     if objects := [x.name for x in task.own_metrics if isinstance(x, PlaceMetric)]:
         raise UserError(f"metric '{objects[0]}' is a Python object: a run needs its file, as FILE.py:{objects[0]}")
     found = {"metrics": list(task.own_metrics), "sequences": task.report_sequences, "test": dict(task.tests)}

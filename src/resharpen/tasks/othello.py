@@ -1,15 +1,15 @@
 """Othello: random legal moves; which moves are legal depends on the whole board.
 
-Cells are numbered row by row without the four of the start, which are taken. Black begins with one of four moves, all
-of them alike by symmetry; after the first, d3, white has three:
+Cells are numbered row by row, without the four cells that are occupied at the start. Black begins with one of four
+moves, which are equivalent by symmetry; after d3 white has three moves:
 
     >>> task = Othello(8)
     >>> p = task.p_star(np.array([[task.token_names.index("d3")]]))[0, 0]
     >>> [task.token_names[t] for t in np.nonzero(p)[0]], float(p.max())
     (['c3', 'e3', 'c5'], 0.3333333333333333)
 
-A player who cannot move passes, which is no token; the game is over (EOS) when neither can. A board of n by n cells is
-two bitboards per game, the mover's disks and the other's; eight directions are the rows of one array.
+A player who cannot move passes, without a token; the game is over (EOS) when neither player can move. A board is stored
+as two bitboards per game, the disks of the player to move and of the other; the eight directions are rows of one array.
 
 Shapes: N games, T moves, L positions, V tokens, C cells.
 """
@@ -36,7 +36,7 @@ class Othello(TokenTask):
     board: int = 8
 
     kind: ClassVar[str] = "othello"
-    asked: ClassVar[str] = "a legal move of Othello after random legal moves"
+    asked: ClassVar[str] = "the next move of a game of Othello with random legal moves"
     answer: ClassVar[str] = "all legal moves equally likely; EOS where neither player can move"
     published: ClassVar[str] = "Li et al. 2023: a model of the board emerges; Nanda et al. 2023: it is linear"
     shown_metric: ClassVar[str] = "illegal"

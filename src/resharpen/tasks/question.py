@@ -1,7 +1,7 @@
 """Tasks with a question of n items and its answer.
 
-n is uniform on 1 .. n_train in training; the length of an answer is n. Validated at twelve n up to three times the
-largest one in training, on equally many sequences of each. The loss counts, and places are scored, at the answer only.
+n is uniform on 1 .. n_train in training; an answer is reported at length n. Validation uses twelve values of n up to
+three times the largest one in training, with equally many sequences of each. Only the answer is trained and scored.
 
 Shapes: N sequences, L positions, V tokens, T tokens of a sequence without the opening one.
 """
@@ -22,12 +22,12 @@ from resharpen.tasks.task import NOTHING, Tokens, TokenTask
 from resharpen.tasks.validation import ValidationSet
 
 VALIDATED, LONGER = 12, 3
-"""Validated at so many n, up to so many times the largest n in training."""
+"""Number of values of n in validation, and the largest as a multiple of the largest n in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionTask(TokenTask, ABC):
-    """A subclass says how many tokens n items take, `per_item` n + `besides`, and draws sequences in `ask`."""
+    """A subclass defines the number of tokens of n items, `per_item` n + `besides`, and samples sequences in `ask`."""
 
     train_items: int = 16
     """The largest n in training; the training length of a setting may be shorter."""
@@ -37,11 +37,11 @@ class QuestionTask(TokenTask, ABC):
     scored: ClassVar[str] = "places"
     knows_training: ClassVar[bool] = True
     sequences: ClassVar[int] = 128
-    """Of each n in the report set."""
+    """Sequences per n in the report set."""
     selection_sequences: ClassVar[int] = 32
     per_item: ClassVar[int]
     besides: ClassVar[int]
-    """Tokens of a sequence besides those of its items, the opening one included."""
+    """Tokens of a sequence besides those of its items, including the opening one."""
 
     def __post_init__(self) -> None:
         if self.train_items < 1:
@@ -58,7 +58,7 @@ class QuestionTask(TokenTask, ABC):
 
     @abstractmethod
     def answers(self, inputs_NxL: Tokens) -> NDArray[np.bool_]:
-        """Where the answer is asked for, [N, L]."""
+        """Places at which the answer is predicted, [N, L]."""
 
     @abstractmethod
     def items(self, inputs_NxL: Tokens) -> Tokens:
@@ -89,11 +89,11 @@ class QuestionTask(TokenTask, ABC):
         return self.per_item * length + self.besides - 1
 
     def sample(self, words_NxT: NDArray[np.uint32]) -> Tokens:
-        """The first word picks n, as large as the words allow."""
+        """The first random word selects n, at most as large as the number of words allows."""
         return self.ask(words_NxT, 1 + streams.below(words_NxT[:, 0], self.most_of(words_NxT)))
 
     def most_of(self, words_NxT: NDArray[np.uint32]) -> int:
-        """The largest n of which there are enough words, one per token."""
+        """The largest n for which there are enough words, one per token."""
         return (words_NxT.shape[1] + (self.opening is not None) - self.besides) // self.per_item
 
     def trained_places(self, inputs_NxL: Tokens) -> NDArray[np.bool_]:
@@ -132,7 +132,7 @@ class SeparatedTask(QuestionTask):
 
     @property
     def distinct(self) -> bool:
-        """Whether the items of a question are."""
+        """Whether the items of a question are distinct."""
         return True
 
     @property
@@ -161,7 +161,7 @@ class SeparatedTask(QuestionTask):
 
     @abstractmethod
     def answer_p(self, inputs_NxL: Tokens, n_N: Tokens) -> NDArray[np.float64]:
-        """p* at every place, as if it were one of the answer, [N, L, V]; the question has n items."""
+        """p* at every place as if it belonged to the answer, [N, L, V]; the question has n items."""
 
     def ask(self, words_NxT: NDArray[np.uint32], n_N: Tokens) -> Tokens:
         words_NxI, n_Nx1 = words_NxT[:, 1 : 1 + self.most_of(words_NxT)], n_N[:, None]
@@ -196,7 +196,7 @@ class SeparatedTask(QuestionTask):
 
 
 def hazard(so_far: ArrayLike, most: int) -> NDArray[np.float64]:
-    """The probability that a question is over after so many items, with which n is uniform on 1 .. most.
+    """The probability that a question ends after `so_far` items, such that n is uniform on 1 .. most.
 
     >>> hazard([0, 1, 2, 3], 3).round(3).tolist()
     [0.0, 0.333, 0.5, 1.0]

@@ -1,4 +1,4 @@
-"""Recall (MQAR): keys with a value each, then every key again, each to be followed by its value.
+"""Recall (MQAR): pairs of key and value, then every key again, each followed by its value.
 
 With four keys k0 .. k3 and two values: k2 v1, k0 v0, then the queries k0 v0, k2 and its value:
 
@@ -8,8 +8,8 @@ With four keys k0 .. k3 and two values: k2 v1, k0 v0, then the queries k0 v0, k2
     >>> p[-1].tolist(), p[-2].tolist()  # v1; and before it the only key that had not been queried
     ([0.0, 0.0, 0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
 
-Keys are distinct, values independent and uniform; a queried key is uniform on those not yet queried. Scored at the
-values of queries. There is neither BOS nor a separator: the first key that comes again is the first query.
+Keys are distinct, values independent and uniform; a queried key is uniform on those not yet queried. The values of
+queries are scored. There is neither BOS nor a separator: the first repeated key is the first query.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Recall(QuestionTask):
     values: int = 16
 
     kind: ClassVar[str] = "recall"
-    asked: ClassVar[str] = "the value that stood after each key (multi-query associative recall)"
+    asked: ClassVar[str] = "the value that followed a key earlier (multi-query associative recall)"
     answer: ClassVar[str] = "after a queried key its value; queried keys: those not yet queried, equally likely"
     published: ClassVar[str] = "Arora et al. 2024: attention solves it, fixed-size states do not"
     shown_metric: ClassVar[str] = "error"
@@ -69,7 +69,7 @@ class Recall(QuestionTask):
         most, n_Nx1 = self.most_of(words_NxT), n_N[:, None]
         keys_NxI = distinct(words_NxT[:, 1 : 1 + most], self.keys)
         values_NxI = self.keys + streams.below(words_NxT[:, 1 + most : 1 + 2 * most], self.values)
-        last_NxI = np.arange(most) >= n_Nx1  # keys that are not there are queried last
+        last_NxI = np.arange(most) >= n_Nx1  # keys that do not occur are queried last
         order_NxI = np.lexsort((words_NxT[:, 1 + 2 * most : 1 + 3 * most], last_NxI), axis=1)
         pairs_NxIx2 = np.stack([keys_NxI, values_NxI], axis=2)
         queries_NxIx2 = np.take_along_axis(pairs_NxIx2, order_NxI[..., None], axis=1)
@@ -80,7 +80,7 @@ class Recall(QuestionTask):
         return np.where(at_NxT < 0, told_NxT, np.where(at_NxT < 2 * n_Nx1, asked_NxT, NOTHING))
 
     def items(self, inputs_NxL: Tokens) -> Tokens:
-        """Keys before the first one that came again; they stand at even places."""
+        """The number of keys before the first repeated one; they are at even places."""
         keys_NxI = inputs_NxL[:, ::2]
         order_NxI = np.argsort(keys_NxI, axis=1, kind="stable")
         again_NxI = np.diff(np.take_along_axis(keys_NxI, order_NxI, axis=1), axis=1) == 0
@@ -105,12 +105,12 @@ class Recall(QuestionTask):
         value_NxLxV[..., self.keys :] = 1 / self.values
         row, at = np.nonzero(asking_NxL)
         stood = (inputs_NxL[row, ::2] == inputs_NxL[row, at, None]).argmax(1)  # the pair of this key
-        row, at, stood = (x[2 * stood < at] for x in (row, at, stood))  # the padding may be a key that was not told
+        row, at, stood = (x[2 * stood < at] for x in (row, at, stood))  # the padding may be a key that did not occur
         value_NxLxV[row, at] = one[inputs_NxL[row, 2 * stood + 1]]
         return np.where(np.arange(L)[:, None] % 2 == 0, value_NxLxV, key_NxLxV)
 
 
 def shares(which_NxLxK: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Equal probabilities, [N, L, K]; of all keys where there is none, which is after the last answer."""
+    """Equal probabilities, [N, L, K]; uniform on all keys if there is none, after the last answer."""
     some_NxLxK = which_NxLxK | ~which_NxLxK.any(-1, keepdims=True)
     return some_NxLxK / some_NxLxK.sum(-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Regular languages that the literature compares architectures on, by name.
+"""Regular languages from the literature, by name.
 
     aa       (aa)*              aaaa    (aaaa)*            abab          (abab)*
     abcde    aa*bb*cc*dd*ee*    abdbc   {a,b}*d{b,c}*      012           {0,1,2}*02*
@@ -37,7 +37,7 @@ DFA: dict[str, tuple[list[dict[str, int]], set[int]]] = {
         {0, 1, 3},
     ),
 }
-"""The next state on every legal symbol in each state, from state 0 on; and the states that accept."""
+"""Language -> next state for every legal symbol in each state, starting from state 0; and the accepting states."""
 FORMULAS = {
     "aa": "(aa)*",
     "aaaa": "(aaaa)*",

@@ -31,7 +31,7 @@ class SetComplement(TokenTask):
     v: int
 
     kind: ClassVar[str] = "set-complement"
-    asked: ClassVar[str] = "a token that has not occurred yet, of v"
+    asked: ClassVar[str] = "one of v tokens that has not occurred yet"
     answer: ClassVar[str] = "every absent token equally likely"
     published: ClassVar[str] = "the paper; without a norm after attention the gap falls like 1/length"
     usual_fields: ClassVar[Mapping[str, Any]] = {"v": 9}
@@ -59,7 +59,7 @@ class SetComplement(TokenTask):
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """A uniform guess is off by i / v at length i: by a half on average."""
+        """The TVD of a uniform guess is i / v at length i: one half on average."""
         return {**super().metrics, "tvd": Metric("TVD", lower_is_better=True, worst=1.0, guess=0.5, range=(0.0, 1.0))}
 
     @property

@@ -1,4 +1,4 @@
-"""Shuffle: brackets of k types, each type balanced by itself, in any order of types.
+"""Shuffle: brackets of k types; each type is balanced, independently of the others.
 
 With two types the tokens are ( [ ) ] BOS EOS. After ( [ any bracket may open, and either may close:
 
@@ -27,7 +27,7 @@ class Shuffle(TokenTask):
     k: int = 2
 
     kind: ClassVar[str] = "shuffle"
-    asked: ClassVar[str] = "brackets of k types, each balanced by itself: k counters"
+    asked: ClassVar[str] = "brackets of k types, each balanced independently: k counters"
     answer: ClassVar[str] = "1/2 open, shared by the types; 1/2 close, shared by the types that are open, or EOS"
     published: ClassVar[str] = "Bhattamishra et al. 2020: transformers generalize to longer words"
     varied: ClassVar[bool] = True

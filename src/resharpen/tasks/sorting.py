@@ -24,9 +24,9 @@ class Sort(SeparatedTask):
     v: int = 62
 
     kind: ClassVar[str] = "sort"
-    asked: ClassVar[str] = "the items of the question in ascending order"
+    asked: ClassVar[str] = "the items of the input in ascending order"
     answer: ClassVar[str] = "one token at every place of the answer"
-    published: ClassVar[str] = "Zhou et al. 2024, Huang et al. 2025: generalizes in length"
+    published: ClassVar[str] = "Zhou et al. 2024, Huang et al. 2025: generalizes to longer inputs"
     shown_metric: ClassVar[str] = "exact"
     per_item: ClassVar[int] = 2
 
@@ -43,6 +43,6 @@ class Sort(SeparatedTask):
 
     def answer_p(self, inputs_NxL: Tokens, n_N: Tokens) -> NDArray[np.float64]:
         at_L, n_Nx1 = np.arange(inputs_NxL.shape[1]), n_N[:, None]
-        items_NxL = np.where((at_L > 0) & (at_L <= n_Nx1), inputs_NxL, self.v)  # what is no item comes last
+        items_NxL = np.where((at_L > 0) & (at_L <= n_Nx1), inputs_NxL, self.v)  # other tokens are sorted last
         at_NxL = (at_L - n_Nx1 - 1).clip(0)
         return np.eye(self.vocabulary)[np.take_along_axis(np.sort(items_NxL, axis=1), at_NxL, axis=1)]

@@ -1,6 +1,6 @@
-"""What a task is: minibatches to train on, fixed sets to score on, and what the scores mean.
+"""Base classes of tasks: training minibatches, validation sets, and scores.
 
-A task of your own on tokens needs two things, how a sequence is drawn and what comes next; `TokenTask` does the rest.
+Your own task on tokens defines how to sample a sequence and its next-token distribution; `TokenTask` does the rest.
 
 Shapes: M models, N sequences, L positions, V tokens, P scored places.
 """
@@ -31,72 +31,73 @@ Measured = Mapping[str, NDArray[np.floating]]
 """Name of a measure -> its value at every scored place, [M, P]."""
 
 ROUNDING = 1e-5
-"""What the probabilities of all tokens may sum to besides 1: single precision will do."""
+"""Tolerance of the sum of probabilities: single precision is sufficient."""
 
 NOTHING = -1
-"""In place of a token after the end of a sequence."""
+"""Padding after the end of a sequence."""
 
 
 class Batch(NamedTuple):
-    """A minibatch: what models read, what they are to predict, and where that counts."""
+    """A minibatch: inputs, targets, and a mask of the places that enter the loss."""
 
     inputs: Any
     targets: Tokens
     mask: NDArray[np.bool_]
-    """Of the shape of the targets; padding does not count."""
+    """In the shape of the targets; false at padding."""
 
 
 class Examples(NamedTuple):
-    """(A piece of) a validation set: what models read, which of their logits are scored, and what is true there."""
+    """(A piece of) a validation set: inputs, the places whose logits are scored, and the exact answers there."""
 
     inputs: Any
     scored: NDArray[np.bool_]
     truth: Mapping[str, NDArray]
-    """What `Task.score` compares the logits with, by name, [P, ...] each."""
+    """Arrays that `Task.score` compares the logits with, by name, [P, ...] each."""
 
 
 class Task:
-    """A frozen dataclass of numbers and texts; its fields are the columns that tell tasks apart in the tables."""
+    """A frozen dataclass of numbers and strings; its fields are columns of the tables."""
 
     kind: ClassVar[str]
     asked: ClassVar[str] = ""
-    """What is asked, in one line."""
+    """What to predict, in one line."""
     answer: ClassVar[str] = ""
     """The exact next-token distribution in words."""
     published: ClassVar[str] = ""
-    """Where it comes from, and what is known of it."""
+    """Source, and published results."""
     usual_fields: ClassVar[Mapping[str, Any]] = {}
-    """For `from_data` where nobody gives parameters: values of the fields that have no default."""
+    """Default values for `from_data` of fields that have no default."""
     usual_tests: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Further test distributions of a run by the task's name: name -> the fields that differ."""
+    """Further test distributions of `resharpen run TASK`: name -> the fields that differ."""
     reads: ClassVar[Literal["tokens", "items"]] = "tokens"
     sets: ClassVar[bool] = False
-    """Whether the tokens of a sequence are distinct: to a model without order a prefix is then a set and its last."""
+    """Whether the tokens of a sequence are distinct: for a model without positions a prefix is then a set and its last
+    token."""
     metric: ClassVar[str] = "tvd"
-    """The metric that checkpoints are chosen by, averaged over lengths."""
+    """The metric that selects checkpoints, averaged over lengths."""
     shown_metric: ClassVar[str] = "tvd"
     """The metric of the figure."""
     measures: ClassVar[tuple[str, ...]] = ("tvd",)
-    """What `score` gives."""
+    """Names of the values that `score` returns."""
     own_metrics: ClassVar[tuple[str | PlaceMetric, ...]] = ()
-    """Metrics of the user's own; `with_options` sets them."""
+    """The user's metrics; set by `with_options`."""
     report_sequences: ClassVar[int | None] = None
-    """Sequences in the report set where the task has no field for it; `with_options` sets it."""
+    """Sequences in the report set if the task has no field for it; set by `with_options`."""
     tests: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Further test distributions: name -> the fields that differ; `with_options` sets them."""
+    """Further test distributions: name -> the fields that differ; set by `with_options`."""
     unit: ClassVar[str] = "tokens"
     scored: ClassVar[str] = "prefixes"
-    """What is counted in the column `count` of a run's tables."""
+    """The unit of the column `count` of a run's tables."""
     usual_model: ClassVar[str] = "transformer"
     usual_batch: ClassVar[int] = 64
     knows_training: ClassVar[bool] = False
-    """Whether validation depends on the training lengths: then `from_data` gets the longest one as `train_length`."""
+    """Whether validation depends on the training length: then `from_data` gets the longest one as `train_length`."""
     shown_by: ClassVar[Literal["length", "train_length"]] = "length"
-    """What the axis of the figure is: the length of inputs, or that of training, the score being over all lengths."""
+    """The x axis of the figure: the length of inputs, or the training length, with scores over all lengths."""
 
     @property
     def name(self) -> str:
-        """What the random streams go by: whatever makes other sequences, and nothing else. Here all fields."""
+        """Key of the random streams: everything that changes sequences, and nothing else. By default all fields."""
         fields_ = (f"-{field.name}{getattr(self, field.name)}" for field in fields(self))  # pyright: ignore[reportArgumentType]
         return type(self).__name__.lower() + "".join(fields_)
 
@@ -111,12 +112,12 @@ class Task:
 
     @property
     def usual_train_length(self) -> int | None:
-        """Where a spec gives none; None if it has to."""
+        """The default training length; None if a spec must give one."""
         return None
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """All that a run reports; the first is that of the figure."""
+        """All metrics that a run reports; the first is shown in the figure."""
         tvd = Metric("TVD", lower_is_better=True, worst=1.0, range=(0.0, 1.0))
         return self._shown_first({"tvd": tvd, **self.further_metrics()})
 
@@ -125,12 +126,12 @@ class Task:
 
     @property
     def not_resampled(self) -> tuple[str, ...]:
-        """Measures whose reduction takes too long to be repeated without each block of sequences."""
+        """Metrics that are too slow to compute without each block of sequences."""
         return ()
 
     @property
     def further(self) -> Mapping[str, PlaceMetric]:
-        """Functions of p and p* that are measured on the weights that were kept, besides `score`."""
+        """Functions of p and p* that are measured on the selected checkpoints, besides `score`."""
         return {**METRICS, **options.own_metrics(self.own_metrics)}
 
     def further_metrics(self) -> dict[str, Metric]:
@@ -143,9 +144,9 @@ class Task:
         sequences: int | None = None,
         tests: options.Tests | None = None,
     ) -> Self:
-        """The same task with metrics of the user's own, as FILE.py:NAME, another number of sequences in the report set,
-        and further test distributions: name -> the fields that differ, or the whole task. None of them changes what is
-        trained or which checkpoints are kept."""
+        """The same task with the user's metrics, as FILE.py:NAME, another number of sequences in the report set, and
+        further test distributions: name -> the fields that differ, or the whole task. None of them changes training or
+        the choice of checkpoints."""
         return options.with_options(self, metrics, sequences, tests)
 
     def tested(self, test: str) -> Self:
@@ -154,12 +155,12 @@ class Task:
 
     @property
     def reported_lengths(self) -> Sequence[int] | None:
-        """At which every metric is reported, where that is known before anything is drawn."""
+        """The lengths at which metrics are reported, if known without sampling; otherwise None."""
         return None
 
     @property
     def longest_input(self) -> int | None:
-        """Tokens of the longest input, trained on or scored, where that is known before anything is drawn."""
+        """Tokens of the longest input, trained on or scored, if known without sampling; otherwise None."""
         return None
 
     def input_tokens(self, length: int) -> int:
@@ -176,20 +177,20 @@ class Task:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> Self:
-        """From the [task] table of a TOML file, kind, train_lengths and model apart."""
+        """From the [task] table of a TOML file, without kind, train_lengths and model."""
         return build(cls, data, "[task]")
 
     def as_data(self) -> dict[str, Any]:
-        """What `from_data` takes."""
+        """The argument of `from_data` that gives this task."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # pyright: ignore[reportArgumentType]
 
     def check_train_length(self, train_length: int) -> None:
-        """ValueError for a training length that makes no sense."""
+        """ValueError for an invalid training length."""
         if train_length < 1:
             raise ValueError(f"training length {train_length}: at least 1")
 
     def marks(self, train_length: int) -> dict[str, int]:
-        """Lengths to mark in figures, by what they are."""
+        """Description -> length to mark in figures."""
         return {}
 
     def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> Batch:
@@ -197,25 +198,25 @@ class Task:
         raise NotImplementedError
 
     def validation(self, seed: int, use: str) -> Any:
-        """The `selection` set, used at checkpoints, or the `report` set, used once on the weights that were kept."""
+        """The `selection` set, used at checkpoints, or the `report` set, used once on the selected checkpoints."""
         raise NotImplementedError
 
     def examples(self, validation: Any) -> Examples:
         raise NotImplementedError
 
     def score(self, logits_MxPxV: Tensor, truth: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Logits at the scored places against the truth, [M, P] each."""
+        """Scores of the logits at the scored places, [M, P] each."""
         return {"tvd": 0.5 * (logits_MxPxV.softmax(-1) - truth["p_star"]).abs().sum(-1)}
 
     def further_scores(self, logits_MxPxV: Tensor, truth: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The metrics of `further`, [M, P] each; none where the truth is not a distribution."""
+        """The metrics of `further`, [M, P] each; empty if there is no p*."""
         if "p_star" not in truth or not self.further:
             return {}
         p_MxPxV = logits_MxPxV.softmax(-1)
         return {name: metric(p_MxPxV, truth["p_star"]) for name, metric in self.further.items()}
 
     def by_length(self, measured: Measured, validation: Any) -> dict[str, ByLength]:
-        """What was measured at every scored place, reduced: metric -> values by length."""
+        """Values at scored places, reduced: metric -> values by length."""
         defined = defined_places(self, validation, measured)
         length_P = validation.length_P
         found = {name: mean_by_length(x_MxP, length_P, defined.get(name)) for name, x_MxP in measured.items()}
@@ -231,21 +232,21 @@ class TokenTask(Task):
         sample(words_NxT)      T tokens per sequence from T random words, uniform on 0 .. 2^32 - 1: tokens [N, T]
         p_star(inputs_NxL)     the exact distribution of what follows every prefix, [N, L, V]
 
-    Neither depends on other sequences: those of several steps may be drawn in one call. A sequence is opened with
-    `opening`, a token of its own, if there is one. Scored at all lengths up to `longest`. The loss may count, and
-    places may be scored, at some places only:
+    Neither may depend on other sequences: those of several steps may be sampled in one call. A sequence begins with the
+    token `opening`, if there is one. Models are scored at all lengths up to `longest`. Training and scoring may be
+    restricted to some places:
 
         trained_places(inputs_NxL), scored_places(inputs_NxL)      true where, [N, L]
         place_lengths(inputs_NxL)                                  the length that a place is reported at, [N, L]
 
-    Where sequences have several lengths (`varied`), `sample` gives NOTHING after the last token of a sequence.
+    If sequences differ in length (`varied`), `sample` returns NOTHING after the last token of a sequence.
     """
 
     varied: ClassVar[bool] = False
     bin_width: ClassVar[int] = 1
-    """Lengths are reported in bins so wide, by their ends."""
+    """Width of the bins of lengths, which are named by their ends."""
     sequences: ClassVar[int] = 64
-    """In a validation set."""
+    """Sequences in a validation set."""
 
     @property
     def opening(self) -> int | None:
@@ -272,11 +273,11 @@ class TokenTask(Task):
         }
 
     def trained_places(self, inputs_NxL: Tokens, /) -> NDArray[np.bool_]:
-        """Where the loss counts: by default everywhere."""
+        """Places that enter the loss: by default all."""
         return np.ones(inputs_NxL.shape, bool)
 
     def scored_places(self, inputs_NxL: Tokens, /) -> NDArray[np.bool_]:
-        """Where models are scored: by default everywhere."""
+        """Places at which models are scored: by default all."""
         return np.ones(inputs_NxL.shape, bool)
 
     def place_lengths(self, inputs_NxL: Tokens, /) -> Tokens:
@@ -290,8 +291,8 @@ class TokenTask(Task):
             raise ValueError(f"training length {train_length}: for {self.name} 1..{self.longest}")
 
     def sample_batch(self, n: int, length: int, seed: int = 0) -> Batch:
-        """n sequences of so many input tokens with their targets, as models are trained on them: to look at, or to
-        train something else. Runs draw from other streams.
+        """A minibatch of n sequences of `length` input tokens, as in training: to inspect, or to train another model.
+        Runs use other random streams.
 
         >>> from resharpen.tasks import SetComplement
         >>> inputs, targets, mask = SetComplement(9).sample_batch(2, 3)
@@ -306,7 +307,7 @@ class TokenTask(Task):
         return self._batch(self._drawn(key, n, self.input_tokens(train_length) + 1, group, step), "trained_places")
 
     def _batch(self, tokens: Tokens, which: str) -> Batch:
-        """Inputs and targets, and where both are tokens and this method is true."""
+        """Inputs, targets, and a mask of places where both are tokens and the method `which` is true."""
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         if not self.varied:
             return Batch(inputs, targets, self._mask(which, inputs))
@@ -331,7 +332,7 @@ class TokenTask(Task):
             )
         p_PxV = p_NxLxV[scored]
         if p_PxV.dtype.kind not in "fiub" or not (np.isfinite(p_PxV).all() and (p_PxV >= 0).all()):
-            raise self._wrong("p_star has values that are no probabilities: all must be finite numbers, at least 0")
+            raise self._wrong("p_star has values that are not probabilities: all must be finite numbers, at least 0")
         if (off_P := np.abs(p_PxV.sum(-1) - 1) > ROUNDING).any():
             raise self._wrong(f"p_star sums to {p_PxV[off_P][0].sum():g} over the tokens: it must sum to 1 everywhere")
         return Examples(inputs, scored, {"p_star": p_PxV.astype(np.float64, copy=False)})
@@ -339,13 +340,13 @@ class TokenTask(Task):
     def _drawn(
         self, key: streams.Key, n: int, length: int, group: int = 0, step: int | NDArray[np.integer] = 0
     ) -> Tokens:
-        """n sequences of so many tokens, the opening one included, [N, length]; n for each of several steps."""
+        """n sequences of `length` tokens, including the opening one, [N, length]; n for each of several steps."""
         drawn = length - (self.opening is not None)
         words = streams.words(key, n * drawn, group, step).reshape(n * np.size(step), drawn)
         sampled = np.asarray(self.sample(words))
         if sampled.shape != words.shape or sampled.dtype.kind not in "iu":
             given, wanted = f"{list(sampled.shape)} of {sampled.dtype}", f"{list(words.shape)} of whole numbers"
-            raise self._wrong(f"sample gives {given}, not {wanted}: sequences, tokens")
+            raise self._wrong(f"sample returns {given}, not {wanted}: sequences, tokens")
         opening = [] if self.opening is None else [np.full((len(words), 1), self.opening)]
         tokens = np.concatenate([*opening, sampled], axis=1).astype(np.int64, copy=False)
         least = NOTHING if self.varied else 0
@@ -358,9 +359,9 @@ class TokenTask(Task):
         mask = np.asarray(getattr(self, which)(inputs_NxL))
         if mask.shape != inputs_NxL.shape or mask.dtype != bool:
             given = f"{list(mask.shape)} of {mask.dtype}"
-            raise self._wrong(f"{which} gives {given}, not {list(inputs_NxL.shape)} of bool: sequences, places")
+            raise self._wrong(f"{which} returns {given}, not {list(inputs_NxL.shape)} of bool: sequences, places")
         mask = mask if real_NxL is None else mask & real_NxL
-        if not mask.any():  # a mean over nothing is no loss, and no score
+        if not mask.any():  # the mean over no place is undefined
             raise self._wrong(f"{which} is false everywhere in {len(mask)} sequences of {mask.shape[1]} tokens")
         return mask
 
@@ -368,7 +369,7 @@ class TokenTask(Task):
         found = np.asarray(self.place_lengths(inputs_NxL))
         if found.shape != inputs_NxL.shape or found.dtype.kind not in "iu" or found.min(initial=1) < 1:
             given = f"{list(found.shape)} of {found.dtype}"
-            raise self._wrong(f"place_lengths gives {given}, not {list(inputs_NxL.shape)} of whole numbers from 1 on")
+            raise self._wrong(f"place_lengths returns {given}, not {list(inputs_NxL.shape)} of whole numbers from 1 on")
         return found
 
     def _wrong(self, what: str) -> UserError:
@@ -376,8 +377,8 @@ class TokenTask(Task):
 
 
 def defined_places(task: Task, validation: Any, names: Iterable[str]) -> dict[str, NDArray[np.bool_]]:
-    """Of the metrics in `further` among these, at which places they are defined, [P]: where the exact distribution
-    itself has a value. It does not depend on what was measured, so that counts are the same for all models."""
+    """For the metrics of `further` among `names`: the places where they are defined, [P], which are those where the
+    exact distribution has a value. This does not depend on the models, so counts are the same for all of them."""
     asked = tuple(name for name in names if name in task.further and name not in ("kl", "illegal"))
     return _defined(task, task.own_metrics, validation, asked) if asked else {}
 

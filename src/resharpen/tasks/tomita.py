@@ -1,7 +1,7 @@
 """The seven languages of Tomita (1982) on 0 and 1, as probabilistic automata.
 
 Language 3: an odd run of 1s is never directly followed by an odd run of 0s. So after 1 0 neither the end nor another
-1 is legal, which would leave the 0 alone:
+1 is legal, because either would leave a run of one 0:
 
     >>> import numpy as np
     >>> Tomita(3).p_star(np.array([[2, 1, 0]]))[0, -1].tolist()  # tokens 0, 1, BOS, EOS
@@ -34,7 +34,7 @@ DFA: dict[int, tuple[tuple[tuple[int, int], ...], frozenset[int]]] = {
     6: (((1, 2), (2, 0), (0, 1)), frozenset({0})),
     7: (((0, 1), (2, 1), (2, 3), (_, 3)), frozenset({0, 1, 2, 3})),
 }
-"""The next state on 0 and on 1 in each state, from state 0 on; and the states that accept."""
+"""Language -> next state on 0 and on 1 in each state, starting from state 0; and the accepting states."""
 SWITCH = {7: 0.01}
 """Probability that the next symbol differs from the last, 1/2 where not given. Larger values in language 7 would make
 long prefixes in which 0 is still legal too rare to compare with."""
@@ -103,7 +103,7 @@ def automaton(n: int, end: float) -> Automaton:
     switch = SWITCH.get(n, 0.5)
     states: list[tuple[int, int | None]] = [(0, None)]
     edges = []
-    for state, last in states:  # grows while it is read
+    for state, last in states:  # the list grows during the loop
         stop = end if state in accepting else 0.0
         p = [0.5, 0.5] if last is None else [switch if symbol != last else 1 - switch for symbol in (0, 1)]
         legal = [symbol for symbol in (0, 1) if transitions[state][symbol] != END]

@@ -1,7 +1,6 @@
-"""What can be had without looking at the input: the best constant distribution at each length.
+"""The best constant distribution at each length: the best prediction that ignores the input.
 
-What is best depends on the metric, and p* gives it exactly for each. Over the places of one length, weighted as they
-occur:
+It depends on the metric and follows exactly from p*. Over the places of one length, weighted by how often they occur:
 
     kl         the mean of p*                               it minimizes the expected KL, and the loss
     tvd        the tau-quantile of p*_t for every token t, with the one tau for which they sum to 1
@@ -10,8 +9,8 @@ occur:
 
 (TVD: minimize sum_t E|q_t - p*_t| with sum q = 1. The derivative by q_t, P(p*_t < q_t) - P(p*_t > q_t), is the same for
 all tokens at the minimum, so that q_t are quantiles at one level; at a jump any split is equally good.) Other metrics
-have the best value that one of these four reaches at a length. All know the report set itself: on a sample they are a
-little better than any constant is in general, and exact where the set is every state.
+get the best value of these four at each length. All are fitted to the report set: on a sample they are slightly better
+than a constant on the whole distribution; if the set contains every state they are exact.
 
 Shapes: N sequences, L positions, V tokens, P places.
 """
@@ -29,17 +28,17 @@ from resharpen.tasks.metrics import CERTAIN
 from resharpen.tasks.task import Task
 
 BEST_FOR = {"kl": (0,), "tvd": (1,), "error": (2,), "exact": (2,), "illegal": (3,)}
-"""Which of the four are best; of other metrics any may be."""
+"""Metric -> which of the four is best; for other metrics all are tried."""
 AT_ONCE = 2**20
 """Bound on places x tokens that are scored at once."""
 MOST_SEQUENCES = 128
-"""Of a larger report set the first ones are enough, if they have all lengths."""
+"""Number of sequences used; the first of a larger report set suffice, if they have all lengths."""
 
 
 @lru_cache(maxsize=64)
 def trivial_values(task: Task, seed: int, metric: str | None = None) -> dict[str, dict[int, float]]:
-    """Metric, or only this one -> length -> the best value of a constant distribution on the report set. Where a task
-    has no p*, and of an AUC, what a guess reaches."""
+    """Metric (or only this one) -> length -> the best value of a constant distribution on the report set. For a task
+    without p*, and for an AUC, the value of a random guess."""
     validation = task.validation(seed, "report")
     sampled = getattr(validation, "sampled", False) and hasattr(validation, "take")
     if sampled and validation.sequences > MOST_SEQUENCES:
@@ -93,7 +92,7 @@ def _best_constants(task: Task, validation: Any, names: Sequence[str]) -> dict[s
 
 
 def constants(p_PxV: NDArray[np.float64], weight_P: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The four, [4, V]."""
+    """The four constant distributions, [4, V]."""
     share_P = weight_P / weight_P.sum()
     one = np.eye(p_PxV.shape[1])
     alone_P = p_PxV.max(1) > CERTAIN
@@ -103,7 +102,7 @@ def constants(p_PxV: NDArray[np.float64], weight_P: NDArray[np.float64]) -> NDAr
 
 
 def best_for_tvd(p_PxV: NDArray[np.float64], share_P: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The constant with the least expected TVD: quantiles of every token's p* at one level, which sum to 1.
+    """The constant with the smallest expected TVD: quantiles of every token's p* at one level, which sum to 1.
 
     >>> best_for_tvd(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), np.full(3, 1 / 3)).tolist()
     [1.0, 0.0]
@@ -117,7 +116,7 @@ def best_for_tvd(p_PxV: NDArray[np.float64], share_P: NDArray[np.float64]) -> ND
         at_V = np.minimum((reached_PxV < level - 1e-9).sum(0), len(p_PxV) - 1)
         return sorted_PxV[at_V, np.arange(p_PxV.shape[1])]
 
-    low, high = 0, len(levels) - 1  # the first level at which they sum to 1 or more: at the last one they do
+    low, high = 0, len(levels) - 1  # bisect for the first level at which they sum to 1 or more
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if quantiles(levels[middle]).sum() >= 1 - 1e-12 else (middle + 1, high)

@@ -32,9 +32,9 @@ class ValidationSet:
     inputs_NxL: NDArray[np.int64]
     scored_NxL: NDArray[np.bool_]
     length_NxL: NDArray[np.int64] | None = None
-    """The length that a place is reported at, where that is not the number of its input tokens."""
+    """The length at which a place is reported, if it is not the number of its input tokens."""
     sampled: bool = True
-    """False where it is every state that there is: then its values have no sampling error."""
+    """False if the set contains every state: then its values have no sampling error."""
 
     @cached_property
     def length_P(self) -> NDArray[np.int64]:
@@ -54,14 +54,14 @@ class ValidationSet:
         return len(self.inputs_NxL)
 
     def blocks_P(self, blocks: int) -> NDArray[np.int64]:
-        """Sequences go to blocks in turn; the block of each scored prefix."""
+        """The block of each scored prefix: sequences are assigned to blocks in turn."""
         return np.nonzero(self.scored_NxL)[0] % blocks
 
     def without(self, block: int, blocks: int) -> ValidationSet:
         return self.take(np.arange(len(self.inputs_NxL)) % blocks != block)
 
     def take(self, rows: Any) -> ValidationSet:
-        """Some of the sequences."""
+        """A subset of the sequences."""
         length = None if self.length_NxL is None else self.length_NxL[rows]
         return ValidationSet(self.inputs_NxL[rows], self.scored_NxL[rows], length, self.sampled)
 

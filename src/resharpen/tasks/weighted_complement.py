@@ -1,4 +1,4 @@
-"""Weighted Complement: Set Complement with weights, draws without replacement from unequal tokens.
+"""Weighted Complement: Set Complement with weights, sampling without replacement from tokens of unequal weight.
 
 Token t has the weight ratio^t. With v = 4 and ratio 2 the weights are 1, 2, 4, 8; after 2, 0 the next token is 1 with
 2/10 or 3 with 8/10:
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from resharpen.tasks.task import Tokens, TokenTask
 
 WIDEST = 1e9
-"""The largest quotient of two weights."""
+"""The largest ratio of two weights."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class WeightedComplement(TokenTask):
     kind: ClassVar[str] = "weighted-complement"
     asked: ClassVar[str] = "a token that has not occurred yet, where tokens have unequal weights"
     answer: ClassVar[str] = "an absent token by its weight, ratio^t over the sum of the weights of all absent ones"
-    published: ClassVar[str] = "here; ratio 1 is Set Complement, the paper"
+    published: ClassVar[str] = "new here; ratio 1 is Set Complement, the paper"
     sets: ClassVar[bool] = True
     sequences: ClassVar[int] = 512
 
@@ -39,7 +39,7 @@ class WeightedComplement(TokenTask):
         if self.v < 2:
             raise ValueError(f"v = {self.v}: the set needs at least 2 tokens")
         if not (self.ratio > 0 and abs(np.log(self.ratio)) * (self.v - 1) <= np.log(WIDEST)):
-            raise ValueError(f"ratio = {self.ratio}: above 0, and no weight more than {WIDEST:.0e} times another")
+            raise ValueError(f"ratio = {self.ratio}: must be above 0, with weights within a factor of {WIDEST:.0e}")
 
     @property
     def name(self) -> str:

@@ -18,7 +18,7 @@ from resharpen.views.style import our_style
 from resharpen.views.violins import BLACK, shade
 
 MARKERS = "os^vxDP*"
-"""They differ too, for print in gray."""
+"""Markers also differ, for print in gray."""
 THEORY = {
     "gap_bound": ("2C / s", BLACK, ":"),
     "gap_plain": ("κv / ((v - 1) s)", ORANGE, "--"),
@@ -45,7 +45,7 @@ def _describe(axes: Axes, title: str, xlabel: str, ylabel: str, fontsize: int = 
 
 
 class _Plain(LogFormatterSciNotation):
-    """Labels of a logarithmic axis, 0.01, where matplotlib writes a formula."""
+    """Plain labels of a logarithmic axis, such as 0.01, instead of matplotlib's formulas."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         return f"{x:g}" if super().__call__(x, pos) else ""
@@ -61,7 +61,7 @@ def _plain_labels(*which: Axis) -> None:
 def draw_model(table: Table, model: int, name: str) -> Figure:
     """One model: B, D and the attention table; delta and eps; entropy, amplitude and gap by length."""
     if not np.isfinite(table["residual"][model]):
-        raise UserError(f"model {name}: its weights are not finite, so there is nothing to draw")
+        raise UserError(f"model {name}: its weights are not finite, so it cannot be drawn")
     figure = Figure(figsize=(13, 7.4), layout="constrained")
     above, below = np.asarray(figure.subfigures(2, 1, height_ratios=(1.15, 1)))
     largest = max(np.abs(table[key][model]).max() for key in ("B", "D"))
@@ -160,13 +160,13 @@ def draw_run(tables: Mapping[str, Table], weight_decay: Mapping[str, NDArray]) -
     residual_axes.set(xscale="log", yscale="log")
     title = f"Form and error (in form: left of {IN_FORM:g})"
     _describe(residual_axes, title, "residual of the normal form (relative)", "mean TVD over lengths", 11)
-    pairs = "pairs of tokens that attention does not tell apart"
+    pairs = "pairs of tokens that attention does not distinguish"
     merged_axes.set(yscale="log", xlim=(-0.6, MANY_PAIRS + 0.6))
     _plain_labels(decay_axes.xaxis, decay_axes.yaxis, residual_axes.xaxis, residual_axes.yaxis, merged_axes.yaxis)
     _describe(merged_axes, "Merged tokens and error", pairs, "mean TVD over lengths", 11)
     merged_axes.set_xticks(range(MANY_PAIRS + 1), [*map(str, range(MANY_PAIRS)), f"{MANY_PAIRS} or more"])
     v = len(next(iter(tables.values()))["lengths"]) + 1
-    merged_axes.axhline(1 / (2 * (v - 1)), color=BLACK, linestyle=":", linewidth=1, label="least with one pair")
+    merged_axes.axhline(1 / (2 * (v - 1)), color=BLACK, linestyle=":", linewidth=1, label="minimum with one pair")
     merged_axes.legend(handles=merged_axes.get_lines(), loc="lower right", fontsize=8)
     _draw_shares(share_axes, tables)
     finite = np.concatenate([np.isfinite(table["residual"]) for table in tables.values()])
@@ -176,7 +176,7 @@ def draw_run(tables: Mapping[str, Table], weight_decay: Mapping[str, NDArray]) -
 
 
 def _draw_shares(axes: Axes, tables: Mapping[str, Table]) -> None:
-    """Two bars per variant: by the residual of (B, D), and by that of B and D as the norms scale them."""
+    """Two bars per variant: by the residual of (B, D), and by the residual with norm scales."""
     for i, (name, (color, _)) in enumerate(_styles(tables).items()):
         table = tables[name]
         sound = max(1, int(np.isfinite(table["residual"]).sum()))
@@ -196,8 +196,8 @@ def draw_dispersion(tables: Mapping[str, Table], train_length: int) -> Figure:
     """Dispersion, and a norm after attention: amplitude of the attention output and logit gap by length, one column per
     variant.
 
-    Medians and 10-90% bands beside the theory, whose kappa is read off the weights of each model. Only models that
-    solve the trained lengths, since the figure is about what happens to them on longer inputs.
+    Medians and 10-90% bands, compared with the theory, whose kappa is computed from the weights of each model. Only
+    models that solve the trained lengths are shown.
     """
     figure = Figure(figsize=(4.1 * len(tables), 7), layout="constrained")
     grid = figure.subplots(2, len(tables), sharex=True, sharey="row", squeeze=False)
@@ -223,7 +223,7 @@ def draw_dispersion(tables: Mapping[str, Table], train_length: int) -> Figure:
     figure.supxlabel(
         f"Models with a mean TVD below {SOLVED:g} on the trained lengths (gray); {diverged} diverged before their "
         "first checkpoint.\nLines: medians. Bands: 10-90% of the models. "
-        "Theory: medians too, with κ and C read off each model.",
+        "Theory: also medians, with κ and C computed from each model's weights.",
         fontsize=9,
     )
     return figure

@@ -1,4 +1,4 @@
-"""Terminal tables that fit: columns that name a row never shrink, text is wrapped, and other columns go first."""
+"""Terminal tables that fit the width: columns that identify a row never shrink, text wraps, others may be left out."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Column:
     name: str
     right: bool = False
     wraps: int = 0
-    """A column of text may become as narrow as this; 0: it never shrinks."""
+    """Minimum width of a column of text; 0: it never shrinks."""
     goes: int = 0
-    """Columns above 0 are left out where a table does not fit, the highest first."""
+    """Columns above 0 are left out if a table does not fit, the highest first."""
 
 
 def print_table(

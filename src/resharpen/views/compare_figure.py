@@ -78,9 +78,10 @@ def _title(found: Comparison) -> str:
     fewer = f"; below the first {MOST_COLUMNS} of {len(found.settings)}" if len(found.settings) > MOST_COLUMNS else ""
     on = f" on test {found.test}" if found.test else ""
     return (
-        f"Against '{found.baseline}'{on}, pair by pair over the same draws: {'-'.join(map(str, each))} models per "
-        f"setting and variant, {diverged} of {total:,} diverged\n({weights}, {CHOSEN[found.selection]}; 95% intervals; "
-        f"gray band: a difference of less than {found.margin:g}\nhollow: too few draws for an interval{fewer})"
+        f"Compared with '{found.baseline}'{on}, pair by pair over the same draws: {'-'.join(map(str, each))} models "
+        f"per setting and variant, {diverged} of {total:,} diverged\n({weights}, {CHOSEN[found.selection]}; "
+        f"95% intervals; gray band: a difference of less than {found.margin:g}\n"
+        f"hollow: too few draws for an interval{fewer})"
     )
 
 
@@ -222,7 +223,7 @@ def _remedies_legend(figure: Figure, placements: Sequence[str]) -> None:
     for name, marker in ATTENTION.items():
         handles.append(Line2D([], [], color="black", marker=marker, linestyle="", label=name))
     band = f"less than {THRESHOLD:g} (best), {MARGIN:g} (median): no difference"
-    solved = f"about here the best tenth is less than {THRESHOLD:g} from perfect"
+    solved = f"from about here on the best tenth is within {THRESHOLD:g} of a perfect score"
     handles.append(Patch(facecolor=GRAY, label=band))
     handles.append(Line2D([], [], color="black", linewidth=1.1, linestyle="--", label=solved))
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 CHECKPOINTS = {
     "best": "at its best checkpoint",
-    "best-trained": "at its best checkpoint as judged on trained lengths",
+    "best-trained": "at its best checkpoint on trained lengths",
     "last": "at its last checkpoint",
 }
 MOST_COLUMNS = 4
@@ -46,7 +46,7 @@ MARK_STYLES = (
     {"color": "#888888", "linewidth": 2.6, "linestyle": "-"},
     {"color": "black", "linewidth": 0.9, "linestyle": "--"},
 )
-"""Of the lengths that a task marks, in order; both are visible where they coincide."""
+"""Line styles of the lengths that a task marks, in order; both are visible if they coincide."""
 
 
 class Figures(dict[str, "Figure"]):
@@ -78,7 +78,7 @@ def draw_figures(
     if selection not in SELECTIONS:
         raise unknown("selection", selection, SELECTIONS)
     task, settings = task_of(run), run.experiment.settings
-    read = (f", read with {read_with}" if read_with else "") + (f", on test {test}" if test else "")
+    read = (f", scored with {read_with}" if read_with else "") + (f", on test {test}" if test else "")
     caption = f"each dot is a model with its own random hyperparameters, {CHECKPOINTS[selection]}{read}"
     reported, first = reported_metrics(run, lengths), next(iter(task.metrics))
     if metric is not None:
@@ -190,7 +190,7 @@ def _by_length(run: RunOrReference, table: pl.DataFrame, title: str, look: Look)
         title,
         f"({run.experiment.steps:,} steps of {run.experiment.batch} sequences;",
         f"{counted(one_each, 'value')}{so_far(run)};",
-        f"gray: trained lengths; {behind} {settings[0].task.scored} behind a dot)",
+        f"gray: trained lengths; {behind} {settings[0].task.scored} per dot)",
     )
     return figure
 
@@ -202,6 +202,6 @@ def _background(axes: Axes, setting: Setting, metric: Metric, lengths: list[int]
         axes.axhline(metric.guess, color="gray", linewidth=0.8, zorder=0)
         right = axes.get_yaxis_transform()
         axes.text(1.003, metric.guess, "guess", transform=right, ha="left", va="center", fontsize=SMALLEST)
-    centers = np.array(lengths) - (metric.bin or 0) / 2  # a violin of a bin stands for its middle
+    centers = np.array(lengths) - (metric.bin or 0) / 2  # the violin of a bin is at its center
     for style, length in zip(MARK_STYLES, setting.task.marks(setting.train_length).values(), strict=False):
         axes.axvline(float(np.interp(length, centers, range(len(lengths)))), zorder=1, **style)

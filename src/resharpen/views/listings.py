@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from resharpen.analysis.theory.checks import Check
 
 WIDE = 110
-"""Columns of a terminal from which the list of figures has the numbers of models and steps."""
+"""Minimum width of a terminal at which the list of figures shows the numbers of models and steps."""
 CITATION = re.compile(r"\s*\(([^()]*\b\d{4})\)")
 
 
@@ -52,8 +52,8 @@ def print_shelf(seconds: Mapping[tuple[str, str], float], engine: str, workers: 
 def print_parts(
     settings: Sequence[Setting], engine: Callable[[Setting, str, str], str], kinds: Sequence[str], console: Console
 ) -> None:
-    """One column per setting's model, or for several that are alike throughout; `engine` names the engine that trains a
-    part there, "" if none does."""
+    """One column per setting's model, or for several with equal entries; `engine` names the engine that trains a part
+    there, "" if none does."""
     table = Table("part", "what it is", box=box.SIMPLE_HEAD, title="Parts of a variant", title_justify="left")
     table.columns[0].no_wrap, table.columns[1].ratio = True, 1
     parts = [(kind, name) for kind in kinds for name in CATALOGS[kind]]
@@ -84,7 +84,7 @@ def print_parts(
 
 
 def described(kind: str, name: str, part: Any) -> tuple[str, str]:
-    """What a part is, and its source: the first paragraph of its function's docstring, or else of its file, and the
+    """Description and source of a part: the first paragraph of its function's docstring, or else of its file, and the
     citation in it."""
     if kind == "placement":
         return placement_name(part), PLACEMENT_SOURCES[name]
@@ -108,7 +108,7 @@ def print_checks(checks: Sequence[Check], console: Console) -> None:
 
 
 def print_diagnosis(has_compiler: bool, compiler: str, console: Console) -> None:
-    """This machine; `compiler` says which one builds native kernels, or why none does."""
+    """State of this machine; `compiler` names the compiler of native kernels, or the reason why there is none."""
     table = Table(show_header=False, box=None)
     for name, version in machine.versions().items():
         table.add_row(name, version)

@@ -1,4 +1,4 @@
-"""The figure of the study of positions: what is lost at length, and what brings it back, task by task."""
+"""The figure of the study of positions: the loss on longer inputs, and what recovers it, per task."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ COLUMN, ROW = 3.2, 0.24
 
 @our_style()
 def draw_positions(found: Sequence[Losses]) -> Figure:
-    """One column per task. Top: what `pre` loses at length with rope and without positions, and how much of it comes
-    back. Bottom: what every variant loses, and its distance from perfect on trained lengths."""
+    """One column per task. Top: the loss of `pre` with rope and without positions, and how much each change recovers.
+    Bottom: the loss of every variant, and its distance from perfect on trained lengths."""
     from matplotlib.figure import Figure
 
     variants = list(dict.fromkeys(variant for each in found for variant in each.new))
@@ -74,7 +74,7 @@ def _every(axes: Axes, each: Losses, variants: Sequence[str], named: bool) -> No
 
 
 def _interval(axes: Axes, row: int, interval: Interval, color: str) -> None:
-    """An estimate and its interval; an end that is open is not drawn."""
+    """An estimate and its interval; an unbounded end is not drawn."""
     ends = np.array([interval.low, interval.high])
     axes.plot(np.where(np.isfinite(ends), ends, interval.estimate), [row, row], color=color, linewidth=1.5)
     inside = color if np.isfinite(ends).all() else "white"

@@ -1,4 +1,4 @@
-"""Progress of a run: a live view on a terminal or in a notebook, otherwise a plain line per minute or tenth."""
+"""Progress of a run: a live view on a terminal or in a notebook, otherwise one line per minute or tenth of the work."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 EVERY = 0.25
 """Least number of seconds between two updates of a notebook output."""
 LINE_SECONDS, LINES = 60.0, 10
-"""In a log a line follows the one before after this time, or when one of so many shares of the work is done."""
+"""In a log a new line is printed after this time, or after this share of the work."""
 KNOWN_SECONDS, KNOWN_WITHOUT_END = 10.0, 120.0
-"""Least time after which the time left is estimated: once a shard has been scored and written, and without that."""
+"""Minimum time before the time left is estimated: after a shard has been written, and otherwise."""
 
 
 class Meter:
     """Model-steps done, their rate, and an estimate of the time left.
 
     Training lengths differ in cost by a factor of ten or more, so the time left is summed over settings, each at the
-    pace seen for it so far. Shards that were finished before count as done, and for the best scores.
+    pace measured so far. Shards that were finished before count as done, and for the best scores.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
@@ -65,11 +65,11 @@ class Meter:
 
     def update(self, progress: Progress) -> None:
         now = self._clock()
-        # the first report of a shard says where it starts: not always at 0
+        # the first report of a shard has the step at which it starts, which may not be 0
         before, last = self._seen.get(progress.shard, (progress.step, now))
         if progress.shard not in self._seen:
             self._left[progress.setting] -= progress.step * progress.models
-            self._one_ended |= self._at_end  # a worker begins a shard when it has written the one before
+            self._one_ended |= self._at_end  # a worker starts a shard after writing the previous one
         self._seen[progress.shard] = progress.step, now
         advanced = (progress.step - before) * progress.models
         self._left[progress.setting] -= advanced
@@ -115,7 +115,7 @@ def _so_far(run: Run, lower_is_better: bool) -> tuple[dict[str, float], int]:
 
     from resharpen.experiments.keeping.store import Run
 
-    finished = Run(run.directory, run.trust_code)  # tables of this one would leave out what is about to be trained
+    finished = Run(run.directory, run.trust_code)  # a fresh object, because `run` caches its finished shards
     models = finished.table("models")
     score = pl.col("score").min() if lower_is_better else pl.col("score").max()
     rows = finished.table("curves").join(models.select("model", "variant"), on="model").group_by("variant").agg(score)
@@ -192,7 +192,7 @@ class LiveProgress:
 
 
 def view_of(console: Console) -> AbstractContextManager[LiveProgress | PlainProgress]:
-    """What shows progress on a console: live on a terminal, lines in a log."""
+    """The progress view of a console: live on a terminal, lines in a log."""
     return LiveProgress(console) if console.is_terminal else nullcontext(PlainProgress(console))
 
 

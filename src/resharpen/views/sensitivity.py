@@ -1,4 +1,4 @@
-"""What the terminal shows of claims under several readings."""
+"""Terminal output of claims under several readings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The style of all pictures: matplotlib's defaults, whatever the user's own settings are."""
+"""The style of all figures: matplotlib's defaults, independent of the user's settings."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def our_style() -> Iterator[None]:
-    """Within it, or within a function that it decorates, a matplotlibrc changes nothing, and no name is read as a
-    formula, though it may have dollar signs."""
+    """Context or decorator in which a matplotlibrc has no effect, and dollar signs in names do not start formulas."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -25,7 +24,7 @@ def our_style() -> Iterator[None]:
 
 @our_style()
 def picture(figure: Figure, kind: str) -> bytes:
-    """A figure as the content of a file: `png`, `svg` or `pdf`. The last two keep text as text, so that it can be
+    """A figure as the content of a file: `png`, `svg` or `pdf`. Text in the last two stays text, so that it can be
     searched and edited."""
     import matplotlib
 

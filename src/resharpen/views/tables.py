@@ -1,4 +1,4 @@
-"""Terminal tables of a run: claims, scores, status, circuits, variants compared, and the run against a reference."""
+"""Terminal tables of a run: claims, scores, status, circuits, comparisons of variants and with a reference."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ _STYLE = {
     "undecided": "yellow",
 }
 WIDE = 112
-"""Columns of a terminal from which a comparison is one table."""
+"""Minimum width of a terminal at which a comparison is one table."""
 NAMED = 5
-"""The most differences of a kind that are listed."""
+"""Limit on the differences of one kind that are listed."""
 
 
 def print_result(lines: Sequence[str], warnings: Sequence[str], console: Console) -> None:
@@ -90,12 +90,12 @@ def print_claims(claims: Sequence[Claim], console: Console) -> None:
             console.print(f"Claim {claim.number} is only partly tested; missing: {named}.", style="dim")
     console.print(
         "Best: the 10% quantile over models at their best checkpoint (90% of an AUC), training weights unless BEMA is "
-        "named. Intervals are over draws: for a quantile or a paired median exact, from order statistics, and open "
-        "where draws are too few; for sums of quantiles from the standard error under reweighted draws.",
+        "named. Intervals are over draws: for a quantile or a paired median exact, from order statistics, and "
+        "unbounded if there are too few draws; for sums of quantiles from the standard error of a Bayesian bootstrap.",
         style="dim",
     )
     correlation = claims[0].correlation
-    alike = f"{correlation.estimate:.3f} (0 ± {correlation.error:.3f} if there is none)"
+    alike = f"{correlation.estimate:.3f} (0 ± {correlation.error:.3f} under independence)"
     worth = correlation.worth(GROUP)
     console.print(
         f"Intraclass correlation of scores in groups of {GROUP} draws: "
@@ -133,7 +133,7 @@ def print_scores(
 
 
 def print_status(run: Run, console: Console) -> None:
-    """How far a run is, and the next command."""
+    """Progress of a run, and the next command."""
     experiment, shards = run.experiment, run.shards()
     done = {shard.name for shard in run.done()}
     started = [s for s in shards if s.name not in done and run.files(s).state.exists()]
@@ -186,11 +186,11 @@ def print_comparison(found: Comparison, console: Console) -> None:
     diverged, total = (sum(getattr(models, name) for models in found.models) for name in ("diverged", "models"))
     weights = "BEMA" if found.weights == "bema" else "Training"
     console.print(
-        f"95% intervals over {pairs} draws per setting and the sequences that they are scored on; helps and hurts "
+        f"95% intervals over {pairs} draws per setting and the sequences of the report set; helps and hurts "
         f"after Holm's correction; no difference: the interval is within {found.margin:g}; undecided +n: about n more "
         "models per setting would decide; not trained: fewer than a tenth of the models beat the best constant "
         f"distribution. {weights} weights, {CHOSEN[found.selection]}. "
-        f"{diverged} of {total:,} models diverged; without a checkpoint they count as the worst.",
+        f"{diverged} of {total:,} models diverged; without a checkpoint they get the worst value.",
         style="dim",
     )
 
@@ -219,11 +219,11 @@ def _gain(gain: Gain) -> tuple[str, Text]:
 
 
 def _print_importance(found: Comparison, console: Console) -> None:
-    """The hyperparameters with a significant effect; a variant without any has a row that says so."""
-    title = "Hyperparameters that decide who is in the best tenth (4: the best fill a fifth of the range)"
+    """The hyperparameters with a significant effect; a variant without any has the row `none`."""
+    title = "Importance of hyperparameters for the best tenth (0: none; 4: the best are within a fifth of the range)"
     columns = [Column("variant"), Column("hyperparameter"), Column("importance", right=True)]
     columns += [Column("95% interval", right=True, goes=2), Column("p (Holm)", right=True, goes=1)]
-    columns += [Column("middle of the best", right=True)]
+    columns += [Column("middle 80% of the best", right=True)]
     rows: list[Sequence[str | Text]] = []
     for variant in (found.baseline, *found.variants):
         of_variant = [i for i in found.importance if i.variant == variant]
@@ -245,7 +245,7 @@ def print_verification(checks: Sequence[Check], reference: Reference, console: C
 
 
 def print_quick_plan(plans: Sequence[Quick], console: Console) -> None:
-    """What will be trained, and how long that takes."""
+    """What will be trained, with estimated times."""
     columns = [Column("reference"), Column("setting"), Column("variants", wraps=12)]
     columns += [Column("models each", right=True, goes=1), Column("steps", right=True, goes=2), Column("time")]
     rows = []
@@ -259,7 +259,7 @@ def print_quick_plan(plans: Sequence[Quick], console: Console) -> None:
 
 
 def print_quick_results(plans: Sequence[Quick], results: Mapping[str, Summary | str], console: Console) -> None:
-    """One line per reference: what was compared, from which models; or why nothing was."""
+    """One line per reference: what was compared, from which models; or why it was skipped."""
     rows = []
     for plan in plans:
         name, found = plan.reference.name, results[plan.reference.name]

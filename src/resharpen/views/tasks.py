@@ -1,4 +1,4 @@
-"""Terminal output of `resharpen tasks`: facts that every task declares, and a sequence of one."""
+"""Terminal output of `resharpen tasks`: a description of every task, and a sequence of one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.tasks import TASKS, Task
 
 SHOWN, PLACES, TOKENS = 40, 8, 4
-"""Tokens, scored places, and next tokens of each that are shown of an example, at most."""
+"""Limits on tokens, scored places, and next tokens per place that are shown in an example."""
 SIZES = ("sequences", "selection_sequences")
 """Parameters that size the validation sets."""
 Engine = Callable[[Experiment], str]
@@ -27,7 +27,7 @@ Engine = Callable[[Experiment], str]
 
 def print_tasks(why_not_native: Engine, console: Console) -> None:
     table = Table(box=box.SIMPLE_HEAD, title="Tasks with exact next-token distributions", title_justify="left")
-    for heading in ("task", "what is asked; p*; what is published", "parameters", "usual model and lengths, engine"):
+    for heading in ("task", "what to predict; p*; published results", "parameters", "default model, lengths, engine"):
         table.add_column(heading)
     table.columns[0].no_wrap, table.columns[1].ratio = True, 1
     for name, kind in TASKS.items():
@@ -38,7 +38,7 @@ def print_tasks(why_not_native: Engine, console: Console) -> None:
             table.add_row(name, what, "\n".join(parameters(kind)), usually(name, why_not_native))
     console.print(table)
     console.print(
-        f"{' and '.join(SIZES)}, where a task has them, are the sizes of its validation sets.\nOne task in detail: "
+        f"Parameters {' and '.join(SIZES)} (not shown) set the sizes of validation sets.\nOne task in detail: "
         "resharpen tasks flip-flop. Train it: resharpen run flip-flop --scale smoke; with parameters: resharpen run "
         "dyck,k=2,m=3",
         style="dim",
@@ -48,7 +48,7 @@ def print_tasks(why_not_native: Engine, console: Console) -> None:
 
 
 def usually(name: str, why_not_native: Engine) -> Text:
-    """Model, trained and validated lengths and engine of a task with its usual parameters."""
+    """Model, trained and validated lengths and engine of a task with its default parameters."""
     experiment = take(name, "smoke")
     setting = experiment.settings[0]
     said = f"{setting.model.kind}\n{lengths(setting, experiment.seed)}\n"
@@ -63,7 +63,7 @@ def lengths(setting: Setting, seed: int) -> str:
 
 
 def parameters(kind: type[Task]) -> Iterator[str]:
-    """The fields of a task with their defaults; of those that have none the usual value."""
+    """The fields of a task with their default values."""
     for field in (field for field in fields(kind) if field.name not in SIZES):  # pyright: ignore[reportArgumentType]
         usual = kind.usual_fields.get(field.name, MISSING) if _needed(field) else field.default
         yield field.name if usual is MISSING else f"{field.name} = {usual}"
@@ -82,7 +82,7 @@ def print_task(experiment: Experiment, why_not_native: Engine, console: Console)
     given = ", ".join(f"{name} = {value}" for name, value in task.as_data().items())
     rows = {
         "what": " ".join(described.split()),
-        "asked": kind.asked,
+        "predict": kind.asked,
         "p*": kind.answer,
         "published": kind.published,
         "parameters": given,
@@ -105,7 +105,7 @@ def print_example(task: Task, seed: int, console: Console) -> None:
     """A sequence of the report set: its tokens, and the likeliest next tokens at its scored places."""
     validation = task.validation(seed, "report")
     length_N = (np.arange(1, validation.scored_NxL.shape[1] + 1) * validation.scored_NxL).max(1)
-    row = int(np.where(length_N <= SHOWN, length_N, 0).argmax())  # a long one, but no longer than is shown
+    row = int(np.where(length_N <= SHOWN, length_N, 0).argmax())  # the longest that can be shown completely
     inputs_NxL, scored_NxL, truth = task.examples(validation.take(slice(row, row + 1)))
     names = [task.token_names[token] for token in inputs_NxL[0, : max(1, length_N[row])]]
     console.print(Text(f"A sequence: {' '.join(names[:SHOWN])}{' ...' if len(names) > SHOWN else ''}"))

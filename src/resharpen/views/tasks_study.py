@@ -1,4 +1,4 @@
-"""The study of all tasks: gains over the untreated model per task, and which kind of dispersion each has."""
+"""The study of all tasks: gains over the baseline per task, and the kind of dispersion of each."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def draw_tasks(gains: Sequence[Gain], details: str) -> Figure:
 
 
 def print_dispersion(table: pl.DataFrame, console: Console) -> None:
-    shown = Table(title="Dispersion in the best untreated models, and what helps on new lengths", title_justify="left")
+    shown = Table(title="Dispersion in the best baseline models, and gains on new lengths", title_justify="left")
     for name in table.columns:
         shown.add_column(name, justify="left" if name in ("task", "kind", "as predicted") else "right")
     words = {True: Text("yes", "green"), False: Text("no", "red"), None: Text("neither helps", "dim")}

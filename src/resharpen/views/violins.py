@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 BLACK, GRAY = "#000000", "#DDDDDD"
 SMALLEST = 7.0
-"""Points: no text of a figure is smaller."""
+"""Smallest font size of a figure, in points."""
 HIDDEN_SHARE, HIDING_GAIN = 0.02, 0.2
 """At most this share of values is cut off at either end, and only if they would take this share of the axis."""
 CHARACTERS_PER_INCH = 13
-"""Of a title."""
+"""Font size of a title."""
 ENTRY_INCHES = 2.5
 """Width of an entry of the legend."""
 POINTS = 100
@@ -65,13 +65,13 @@ def half_violin(values: NDArray[np.float64], metric: Metric) -> Half | None:
 
 @dataclass(frozen=True)
 class Look:
-    """How a figure is drawn: its width in inches, by default wide enough for a screen, and whether it has a title."""
+    """Options of a figure: its width in inches, by default wide enough for a screen, and whether it has a title."""
 
     width: float | None = None
     title: bool = True
 
     def figure(self, natural: tuple[float, float], rows: int) -> Figure:
-        """A figure of this width; panels keep the proportions that they have in the natural size, at least nearly."""
+        """A figure of this width, with approximately the proportions of the natural size."""
         from matplotlib.figure import Figure
 
         width, height = natural
@@ -82,7 +82,7 @@ class Look:
         return Figure(figsize=(width, height), layout="constrained", dpi=150)
 
     def entitle(self, figure: Figure, *pieces: str) -> None:
-        """A title of so many pieces, broken between them where it would not fit."""
+        """Add a title, with line breaks between pieces if it does not fit."""
         if self.title:
             lines, most = [""], CHARACTERS_PER_INCH * figure.get_figwidth()
             for piece in pieces:
@@ -125,7 +125,7 @@ def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str
     side = "low" if weights == "train" else "high"
     (body,) = axes.violin([half.stats], [x], widths=0.86, showextrema=False, side=side)["bodies"]  # pyright: ignore[reportGeneralTypeIssues]
     body.set(facecolor=color, alpha=0.45, linewidth=0)
-    # Dots are spread by rank rather than at random, so that a run always gives the same picture.
+    # dots are spread by rank instead of at random, so that a run always gives the same figure
     spread = 0.06 + 0.24 * np.modf(np.arange(len(values)) * 0.618034)[0]  # as in page/violins.js
     look = {"color": darker(color), "markersize": 2.4, "alpha": 0.8, "markeredgewidth": 0}
     axes.plot(x + direction * spread, values, ".", rasterized=True, **look)
@@ -134,7 +134,7 @@ def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str
 
 
 def finish_panel(axes: Axes, name: str, empty: bool) -> None:
-    """Name of a panel, and whether there is nothing to show yet."""
+    """Add the name of a panel, and a note if it is empty."""
     axes.set_title(name, fontsize=10, fontweight="bold")
     if empty:
         axes.text(0.5, 0.5, "no models yet", transform=axes.transAxes, ha="center", fontsize=8)
@@ -142,7 +142,7 @@ def finish_panel(axes: Axes, name: str, empty: bool) -> None:
 
 
 def counted(models: pl.DataFrame, value: str) -> str:
-    """How many models are behind a violin of a figure, and how many diverged, from one row per model and violin."""
+    """The number of models per violin, and how many diverged, from one row per model and violin."""
     each = sorted(models.group_by("setting", "variant").len()["len"].unique())
     diverged, missing = models["diverged_at"].is_not_null().sum(), models[value].is_null().sum()
     text = f"{'-'.join(map(str, dict.fromkeys((each[0], each[-1]))))} models per violin"
@@ -151,8 +151,8 @@ def counted(models: pl.DataFrame, value: str) -> str:
 
 
 def fit_values(panels: Sequence[Axes], low: float | None = None) -> None:
-    """Limits of the shared y axis by all values but few outliers, which are counted in their panel; at least from
-    `low`, where it is given."""
+    """Set limits of the shared y axis that include all but a few outliers, which are counted in their panel, and start
+    at least at `low`, if given."""
     values = [
         np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.lines if line.get_marker() == "."] or [[]])
         for axes in panels
@@ -173,7 +173,7 @@ def fit_values(panels: Sequence[Axes], low: float | None = None) -> None:
 
 
 def _end(ascending: NDArray[np.float64]) -> float:
-    """Where an axis begins: at the smallest value, or above the few outliers that would take a fifth of it or more.
+    """The start of an axis: the smallest value, or above a few outliers that would take a fifth of it or more.
 
     >>> values = np.linspace(0.9, 1.0, 400)
     >>> _end(values), _end(np.array([0.1, 0.5, *values]))

@@ -38,14 +38,14 @@ OTHERS = ", ".join(contract.KNOWN["attention"][3:]).replace("-", "_")
             "training.h",
             "int32_t n_steps, n_models;",
             "int64_t n_steps, n_models;",
-            "Training: the minimal kernel has 88, and Python has 80",
+            "Training: the minimal kernel has 88, but Python has 80",
         ),
         (
             "training.h",
             "softmax, log_n, ssmax",
             "softmax, ssmax, log_n",
             f"attention: the minimal kernel has softmax, ssmax, log_n, {OTHERS}, "
-            f"and Python has softmax, log_n, ssmax, {OTHERS}",
+            f"but Python has softmax, log_n, ssmax, {OTHERS}",
         ),
     ],
 )
@@ -63,7 +63,7 @@ def test_the_version_is_the_one_that_was_built(monkeypatch):
     path = build.kernel("minimal", {"V": 4, "D": 3, "K": 1, "DV": 3})
     monkeypatch.setattr(build, "kernel", lambda *_: path)
     monkeypatch.setattr(build, "version", lambda name: 99)
-    with pytest.raises(contract.Mismatch, match=r"^version: the minimal kernel has \d+, and Python has 99$"):
+    with pytest.raises(contract.Mismatch, match=r"^version: the minimal kernel has \d+, but Python has 99$"):
         minimal.kernel.__wrapped__(SMALL)
 
 
@@ -81,8 +81,8 @@ KERNELS = {
         ("HYPERPARAMETERS", contract.HYPERPARAMETERS[::-1], r"Hyperparameters\.max_gradient_norm: the .* has \d+ \d+"),
         ("STEP_COLUMNS", (*contract.STEP_COLUMNS, "momentum"), "StepRow: "),
         ("KNOWN", {**contract.KNOWN, "positions": ("nope", "rope")}, "positions: .*has nope, rope"),
-        ("KNOWN", {**contract.KNOWN, "norm": ("rms",)}, "norm: the .* kernel has rms, layer, and Python has rms"),
-        ("PlacementStruct", contract.TrainingStruct, "Placement: the .* has 7, and Python has 80"),
+        ("KNOWN", {**contract.KNOWN, "norm": ("rms",)}, "norm: the .* kernel has rms, layer, but Python has rms"),
+        ("PlacementStruct", contract.TrainingStruct, "Placement: the .* has 7, but Python has 80"),
     ],
 )
 def test_python_that_was_changed_alone(monkeypatch, name, changed, to, said):
@@ -104,10 +104,10 @@ def test_measures_are_those_of_the_kernel(monkeypatch, name):
 
 def test_structures_of_one_kernel(monkeypatch):
     monkeypatch.setattr(retriever, "ITEM", np.dtype([("kind", np.int32), ("priority", np.float32)]))
-    with pytest.raises(contract.Mismatch, match=r"^Item\.kind: the retriever kernel has 4 4, and Python has 0 4$"):
+    with pytest.raises(contract.Mismatch, match=r"^Item\.kind: the retriever kernel has 4 4, but Python has 0 4$"):
         retriever.kernel.__wrapped__(Retriever(16))
     monkeypatch.setattr(transformer, "Tables", contract.PlacementStruct)
-    with pytest.raises(contract.Mismatch, match=r"^Automaton: the transformer kernel has 40, and Python has 7$"):
+    with pytest.raises(contract.Mismatch, match=r"^Automaton: the transformer kernel has 40, but Python has 7$"):
         transformer.kernel.__wrapped__(TINY_TRANSFORMER)
 
 
@@ -133,12 +133,12 @@ def told(change):
             lambda x: {**x, "W_Q": "12 1 3 3 1 2 1"},
             r"the shape of W_Q: the minimal kernel has \[1, 3, 2\], .* \[3, 1\]",
         ),
-        (lambda x: {**x, "W_K": x["W_Q"]}, "where 58 weights lie: the minimal kernel has on top of each other"),
+        (lambda x: {**x, "W_K": x["W_Q"]}, "memory of 58 weights: the minimal kernel has overlapping"),
         (
             lambda x: {**x, "floats": "57"},
-            "where 58 weights lie: the minimal kernel has on top of each other or outside",
+            "memory of 58 weights: the minimal kernel has overlapping or outside",
         ),
-        (lambda x: {**x, "decay": "0 45"}, "weight decay on E: the minimal kernel has True, and Python has False"),
+        (lambda x: {**x, "decay": "0 45"}, "weight decay on E: the minimal kernel has True, but Python has False"),
     ],
 )
 def test_parameters_are_those_of_the_model(change, said):

@@ -318,7 +318,7 @@ def test_bad_input():
     assert "does not measure 'accuracy'" in NativeTransformer.supports(replace(problem, task=MaxRetrieval()))
     assert "sinusoidal and learned" in NativeTransformer.supports(transformer_problem(positions="nape"))
     short = replace(problem, parts=replace(transformer_problem(positions="learned").parts, longest=3))
-    with pytest.raises(UserError, match="an input of 4 tokens: there are learned positions for 3"):
+    with pytest.raises(UserError, match="an input of 4 tokens: there are only 3 learned positions"):
         NativeTransformer(short, make_ensemble(short)).advance(1, [Batch(inputs, targets, real)])
     with pytest.raises(ValueError, match="only softmax, log-n, ssmax, window and sink"):
         NativeTransformer(transformer_problem(attention="entmax"), make_ensemble(problem))

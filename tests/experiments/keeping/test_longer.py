@@ -61,8 +61,8 @@ def test_a_run_that_was_stopped_goes_on(tmp_path):
             "the schedule 'linear' of peri depends on the number of steps",
         ),
         (spec(variants=["peri+wsd"]), spec(40, variants=["peri+wsd"]), "the schedule 'wsd' of peri.wsd depends"),
-        (spec(), spec(33), "checkpoints are 5 steps apart; take a multiple of 5 steps"),
-        (spec(), spec(40, models=4), "raise --models and --steps one after the other"),
+        (spec(), spec(33), "checkpoints are 5 steps apart; use a multiple of 5 steps"),
+        (spec(), spec(40, models=4), "increase --models and --steps in two separate commands"),
         (spec(), spec(10), "holds another run .steps: 20 -> 10"),
         (spec(), spec(40, seed=1), "holds another run .seed: 0 -> 1"),
         (spec(), spec(40, 7), "holds another run .checkpoints: 4 -> 7"),
@@ -107,5 +107,5 @@ def test_the_last_state_is_kept_only_where_it_can_be_of_use(tmp_path):
         assert (made.files(made.shards()[0]).directory / FINAL).exists() == there
     lost = made = run(replace(spec(), name="y"), tmp_path / "lost")
     (lost.files(made.shards()[0]).directory / FINAL).unlink()
-    with pytest.raises(rs.UserError, match="was finished without keeping its state; take another --out"):
+    with pytest.raises(rs.UserError, match="was finished without storing its state; choose another --out"):
         run(replace(spec(40), name="y"), tmp_path / "lost")

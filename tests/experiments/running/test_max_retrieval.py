@@ -62,7 +62,7 @@ def test_bad_specs(change, message):
 
 
 def test_settings_do_not_mix_kinds(small, tiny):
-    with pytest.raises(UserError, match="one kind of task"):
+    with pytest.raises(UserError, match="must be of one kind"):
         replace(small, settings=(*small.settings, *tiny.settings))
 
 

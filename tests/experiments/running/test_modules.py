@@ -219,7 +219,7 @@ def test_on_the_command_line(capsys):
         ('{ kind = "nets.py:LSTM", heads = 2 }', r"unknown size .* 'heads': .*\(allowed: d, layers, vocabulary\)"),
         ('{ kind = "nets.py:LSTM", d = 2.5 }', "d .*= 2.5: must be a whole number"),
         ('"nets.py:BatchNorm"', r"the module 'BatchNorm' has batch norm \(bn\)"),
-        ('"nets.py:Sets"', "the model 'Sets' reads items, sct-v5 gives tokens"),
+        ('"nets.py:Sets"', "the model 'Sets' reads items, but sct-v5 has tokens"),
     ],
 )
 @pytest.mark.parametrize("where", ["task", "variant"])
@@ -281,7 +281,7 @@ model = { d = 16, heads = 4 }
         (tmp_path / "spec.toml").read_text().replace('"wide"]', '"wide", "nets.py:LSTM"]')
     )
     with pytest.raises(
-        rs.UserError, match=r"'LSTM' does not take heads, a size of \[task\] model \(it takes: d, layers"
+        rs.UserError, match=r"'LSTM' does not accept heads, a size in \[task\] model \(it accepts: d, layers"
     ):
         rs.read_toml(tmp_path / "spec.toml")
 
@@ -294,7 +294,7 @@ def test_in_python_sizes_that_are_not_usual_reach_own_models():
 
 def test_tasks_of_different_sizes_are_refused(tmp_path):
     tasks = "".join(f"[[task]]\nv = {v}\ntrain_lengths = [2]\nmodel = {{ d = {v} }}\n" for v in (5, 6))
-    with pytest.raises(rs.UserError, match="variant 'LSTM': the tasks name different sizes d"):
+    with pytest.raises(rs.UserError, match="variant 'LSTM': the tasks have different sizes d"):
         rs.read_toml(spec_of(tmp_path, f'variants = ["pre", "nets.py:LSTM"]\n{tasks}'))
 
 

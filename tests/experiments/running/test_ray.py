@@ -277,7 +277,7 @@ def test_what_is_sent_back_has_to_be_what_its_manifest_says(tiny, tmp_path):
     ("options", "message"),
     [
         ("--launcher rai", "launcher"),
-        ("--address auto", "only the launcher 'ray' has one"),
+        ("--address auto", "only the launcher 'ray' has an address"),
         ("--launcher ray --address ray://head:10001", "must be HOST:PORT or auto"),
         ("--launcher ray --address head", "must be HOST:PORT or auto"),
         ("--launcher ray --address 127.0.0.1:1", "no Ray cluster answers there"),
@@ -349,7 +349,7 @@ def test_the_process_that_is_connected_to_a_cluster_is_ended(tiny, tmp_path, mon
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         launcher = ray_launcher.Ray(f"127.0.0.1:{server.getsockname()[1]}")
-        with pytest.raises(WorkerDied, match="the Ray cluster is gone"):
+        with pytest.raises(WorkerDied, match="lost the connection to the Ray cluster"):
             run(tiny, tmp_path / "r", launcher=launcher, observer=Observer(asked=asked))
     assert not (tmp_path / "r/.shared").exists()
     assert not list((tmp_path / "tmp").iterdir())
@@ -376,7 +376,7 @@ def test_processes_of_ray_are_killed(lasting, tmp_path, victim):
         os.kill(pid, signal.SIGKILL)
         _, complaints = process.communicate(timeout=200)
     assert process.returncode == 1
-    assert complaints.startswith("resharpen: the Ray cluster is gone")
+    assert complaints.startswith("resharpen: lost the connection to the Ray cluster")
     assert complaints.endswith(f"finished work is kept. Continue with: resharpen run {out}\n")
     assert complaints.count("\n") == 1
     assert not (out / ".shared").exists()

@@ -83,7 +83,7 @@ def test_figures_go_on_without_them(store):
 
 
 def test_what_has_to_be_drawn_has_to_be_trained_with(store, own):
-    with pytest.raises(rs.UserError, match="'drawn' draws sharpness: models have to be trained with it"):
+    with pytest.raises(rs.UserError, match="'drawn' draws sharpness: models must be trained with it"):
         rs.rescore(store, f"{own}:drawn")
 
 
@@ -91,5 +91,5 @@ def test_nothing_that_can_be_read_is_an_error(tmp_path):
     setting = Setting(SetComplement(5), 3, Minimal(5, 4, 2, 3))
     made = Experiment("x", (setting,), ["peri+gated"], models=1, steps=2, batch=4, checkpoints=1, engine="torch")
     gated = rs.run(made, tmp_path / "r", workers=1)
-    with pytest.raises(rs.UserError, match=r"no finished variant of .* can be read with 'softmax': gated learned W_g"):
+    with pytest.raises(rs.UserError, match=r"no finished variant of .* can be scored with 'softmax': gated learned"):
         rs.rescore(gated, "softmax")

@@ -244,7 +244,7 @@ def test_a_diverged_model_is_a_result(tiny, tmp_path):
     lost = models.filter(pl.col("diverged_at").is_not_null() & pl.col("train_best_step").is_null())
     assert lost.height > 0
     assert lengths.join(lost, on="model", how="semi")["value"].is_null().all()
-    with pytest.raises(UserError, match="diverged before a checkpoint"):
+    with pytest.raises(UserError, match="diverged before its first checkpoint"):
         load_model(store, lost["model"][0])
 
 

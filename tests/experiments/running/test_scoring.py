@@ -72,7 +72,7 @@ def test_the_exact_distribution_is_perfect_and_a_guess_is_not():
     assert set(found.table["metric"]) == set(perfect)
     assert "sequences)" in str(found)
     guess = rs.score(lambda tokens: np.zeros((*tokens.shape, 6)), TASK)
-    assert guess.read_as == "its output was taken for logits"
+    assert guess.read_as == "its output was interpreted as logits"
     values = guess.table.filter(metric="tvd")
     assert (values["value"] > values["trivial"]).all()
     assert (guess.table.filter(metric="auc")["value"] - 0.5).abs().max() < 1e-9
@@ -118,14 +118,14 @@ def test_standard_errors_are_those_of_other_report_sets():
 @pytest.mark.parametrize(
     ("f", "message"),
     [
-        (lambda t: np.zeros((*t.shape, 5)), r"f gives the shape \[\d+, \d+, 5\], not \[\d+, \d+, 6\]"),
-        (lambda t: np.zeros((*t.shape, 6), int), "f gives int64: logits and probabilities are floating-point"),
+        (lambda t: np.zeros((*t.shape, 5)), r"f returns the shape \[\d+, \d+, 5\], not \[\d+, \d+, 6\]"),
+        (lambda t: np.zeros((*t.shape, 6), int), "f returns int64: logits and probabilities must be floating-point"),
         (
             lambda t: np.where(t[..., None] == 0, np.nan, np.zeros((*t.shape, 6))),
             r"not finite after \d+ tokens of \[4, ",
         ),
-        (lambda t: np.zeros((*t.shape, 6)) + t[:, ::-1, None], r"f looks ahead: its output after 1 tokens of \[4\]"),
-        (lambda t: np.random.default_rng().normal(size=(*t.shape, 6)), "f gives two answers to one input"),
+        (lambda t: np.zeros((*t.shape, 6)) + t[:, ::-1, None], r"f is not causal: its output after 1 tokens of \[4\]"),
+        (lambda t: np.random.default_rng().normal(size=(*t.shape, 6)), "f returns different outputs for the same"),
         (3, "score takes a function of tokens or a model, not int"),
     ],
 )
@@ -135,10 +135,10 @@ def test_bad_functions_are_one_line(f, message):
 
 
 def test_probabilities_are_checked():
-    with pytest.raises(UserError, match="f does not give probabilities: they are 0 to 0 and sum to 0 to 0"):
+    with pytest.raises(UserError, match="f does not return probabilities: they are 0 to 0 and sum to 0 to 0"):
         rs.score(lambda t: np.zeros((*t.shape, 6)), TASK, probabilities=True)
     detected = rs.score(p_star, TASK)
-    assert detected.read_as == "its output was taken for probabilities"
+    assert detected.read_as == "its output was interpreted as probabilities"
     assert detected.table.equals(rs.score(p_star, TASK, probabilities=True).table)
     with pytest.raises(UserError, match="score needs a task"):
         rs.score(p_star)
@@ -172,7 +172,7 @@ def test_the_command(run, tmp_path, capsys, monkeypatch):
     (tmp_path / "own.py").write_text(OWN)
     main(["score", "own.py:f", "--with", str(run.root), "--csv", "out.csv"])
     said = capsys.readouterr().out
-    assert "f on Set Complement, v = 12 (its output was taken for logits)" in said
+    assert "f on Set Complement, v = 12 (its output was interpreted as logits)" in said
     assert "of 3 in small" in said
     table = pl.read_csv("out.csv")
     assert np.allclose(table.filter(metric="tvd")["value"], np.arange(1, 12) / 12)

@@ -44,14 +44,17 @@ PAST = "x = torch.cat([F.pad(x, (0, 0, i, 0))[:, :, : x.shape[2]] for i in range
 MODELS = {
     "next token": (
         "x = F.pad(x, (0, 0, 1, 1)); x = torch.cat([x[:, :, i : i + tokens_NxL.shape[1]] for i in range(3)], -1)",
-        r"the logits after 1 tokens depend on the tokens that come later: they move by .* of the largest logit",
+        r"the logits after 1 tokens depend on later tokens: they change by .* of the largest logit",
     ),
-    "length": (PAST + "; x = x / x.shape[2]", "depend on how much padding follows"),
+    "length": (PAST + "; x = x / x.shape[2]", "depend on the amount of padding"),
     "sequences": (PAST + "; x = x - x.mean(1, keepdim=True)", "depend on the other sequences of a minibatch"),
     "models": (PAST + "; x = x - x.mean(0, keepdim=True)", "depend on the other models of an ensemble"),
-    "dropout": (PAST + "; x = F.dropout(x, 0.5, training=True)", "differ when the same sequences are read twice"),
+    "dropout": (PAST + "; x = F.dropout(x, 0.5, training=True)", "differ between two calls with the same sequences"),
     "not finite": (PAST + "; x = x / 0", "not finite at the initial weights"),
-    "grad mode": (PAST + "; torch.set_grad_enabled(False)", "your code calls torch.set_grad_enabled and leaves it so"),
+    "grad mode": (
+        PAST + "; torch.set_grad_enabled(False)",
+        "your code calls torch.set_grad_enabled and does not restore it",
+    ),
     "dtype": (PAST + "; torch.set_default_dtype(torch.float64)", "your code calls torch.set_default_dtype"),
     "threads": (PAST + "; torch.set_num_threads(2)", "your code calls torch.set_num_threads"),
 }
@@ -67,12 +70,12 @@ PARTS = {
     "mixes models": ("@rs.norm()\ndef f(x, p):\n    return x - x.mean()", "depend on"),
     "remembers": (
         "seen = []\n@rs.norm()\ndef f(x, p):\n    seen.append(1)\n    return x / len(seen)",
-        "differ when the same sequences are read twice",
+        "differ between two calls with the same sequences",
     ),
     "starts at zero": (  # what leaks is multiplied by a parameter that starts at 0
         "@rs.attention(a=rs.learned('heads', start=0.0))\ndef f(e, mask, p):\n"
         "    return rs.masked_softmax(e, mask) + p.a * e.softmax(-1)",
-        "depend on the tokens that come later",
+        "depend on later tokens",
     ),
 }
 
@@ -104,7 +107,7 @@ def test_a_part_that_breaks_a_rule_is_refused(tmp_path, capsys, name):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("Random", "differ when the same sequences are read twice"), ("Mixes", "depend on the other sequences")],
+    [("Random", "differ between two calls with the same sequences"), ("Mixes", "depend on the other sequences")],
 )
 def test_a_module_is_tried_like_other_models(name, message):
     variants = {name: Variant(model=f"{Path(__file__).parents[2] / 'nets.py'}:{name}")}
@@ -118,7 +121,7 @@ def test_a_part_that_is_never_called_is_refused(tmp_path, capsys):
     takes = MODEL.replace("d: int = 8", 'd: int = 8\n    takes = ("norm",)').replace("LINE", PAST)
     norm = "@rs.norm()\ndef f(x, p):\n    return x"
     said = refused(capsys, *spec(tmp_path, f"{takes}\n{norm}", "own.py:Mine+own.py:f"))
-    assert "the function of 'f' is never called: this variant would train the same without it" in said
+    assert "the function of 'f' is never called: it would have no effect on this variant" in said
     said = refused(capsys, *spec(tmp_path, takes, "own.py:Mine+layer"))
     assert "the function of 'layer' is never called" in said
 
@@ -148,30 +151,30 @@ TASKS = {
     "never": (
         "pass",
         "p[..., 0] = 0; p /= p.sum(-1, keepdims=True)",
-        r"gives token 0 after \[.*\], which p_star says never",
+        r"returns token 0 after \[.*\], which has p_star = 0",
     ),
     "off by a twentieth": (
         "pass",
         "p[..., 0] *= 1.2; p /= p.sum(-1, keepdims=True)",
-        r"sample does not follow p_star: after \d tokens token 0 came \d+ times, p_star says",
+        r"sample does not follow p_star: after \d tokens token 0 occurred \d+ times, expected from p_star",
     ),
     "last token": (  # right on average, wrong after each token
         "tokens[:, 1:] = np.where(words_NxT[:, 1:] % 7 == 0, tokens[:, :-1], tokens[:, 1:])",
         "pass",
-        r"sample does not follow p_star: where the last token is \d token \d came",
+        r"sample does not follow p_star: where the last token is \d token \d occurred",
     ),
     "later": (
         "pass",
         "p = np.eye(self.v)[np.roll(inputs_NxL, -1, 1)] * 0.4 + 0.6 * p",
-        "p_star depends on tokens that come l",
+        "p_star depends on later tokens",
     ),
     "random": (
         "tokens = (tokens + np.random.randint(2)) % self.v",
         "pass",
-        "other tokens when it gets the same words ag",
+        "different tokens for the same random words",
     ),
     "sum": ("pass", "p *= 1.1", "p_star sums to 1.1"),
-    "not a number": ("pass", "p[:, 3] = np.nan", "no probabilities"),
+    "not a number": ("pass", "p[:, 3] = np.nan", "not probabilities"),
 }
 
 
@@ -190,7 +193,7 @@ def test_a_task_that_says_sets_and_repeats_tokens_is_refused(tmp_path, capsys):
         TASK.replace("SAMPLE", "pass").replace("P_STAR", "pass").replace("longest = 8", "longest = 4\n    sets = True")
     )
     said = refused(capsys, *spec(tmp_path, code, "pre", 'kind = "own.py:Mine", v = 4, train_lengths = [2]'))
-    assert "it says sets = True, but sample gives a token twice" in said
+    assert "it declares sets = True, but sample returns a token twice" in said
 
 
 # ---- what is built in passes, with the same functions ----------------------------------------------------------------

@@ -70,7 +70,7 @@ def test_a_resolved_spec_reads_back_the_same(spec):
         ("v = 9", "v = 3", r"training length 3: for sct-v3 1\.\.2"),
         ("v = 9", 'v = "9"', "v = '9': must be a whole number"),
         ("train_lengths = [2, 3]", "train_lengths = [0]", r"training length 0: for sct-v9 1\.\.8"),
-        ("train_lengths = [2, 3]", "train_lengths = [2, 2]", "a length is given twice"),
+        ("train_lengths = [2, 3]", "train_lengths = [2, 2]", "a length occurs twice"),
         ("train_lengths = [2, 3]", "train_lengths = []", "at least one training length"),
         ("train_lengths = [2, 3]", "", "needs 'train_lengths'"),
         ("train_lengths = [2, 3]", "train_length = 3", r"write a list, train_lengths = \[3\]"),
@@ -85,7 +85,7 @@ def test_a_resolved_spec_reads_back_the_same(spec):
         ("{ block_out = true }", "7", "placement in .* = 7: must be a name or a table of sites"),
         ("block_out = true", "block_out = 1", "must be true or false"),
         ("[variant.mine]", '[variant."a/b"]', "letters, digits"),
-        ('"mine"]', '"pre"]', "variant 'pre' is there twice"),
+        ('"mine"]', '"pre"]', "variant 'pre' is given twice"),
         ("variants =", "placements =", "unknown key 'placements': .* are 'variants' now"),
         ("models = 20", 'models = 20\nattention = "log-n"', "unknown key 'attention': .* are 'variants' now"),
         ("peak_learning_rate", "peak_lr", "unknown hyperparameter 'peak_lr'"),
@@ -285,7 +285,7 @@ def test_a_field_is_declared_once_and_found_everywhere(monkeypatch):
     with pytest.raises(UserError, match="turns = 3, not 1"):
         comparable(wider, usual)
     runs = (SimpleNamespace(experiment=spec, directory="r") for spec in (usual, wider))
-    with pytest.raises(UserError, match=r"does not pair with r \(turns: 1 -> 3"):
+    with pytest.raises(UserError, match=r"cannot be paired with r \(turns: 1 -> 3"):
         _check_same_draws(*runs)
     assert {"what": "turns", "here": "3", "paper": "1"} in about.cut(wider)
     assert "--turns 3" in about.command(SimpleNamespace(experiment=wider, directory="r", command="continue"))

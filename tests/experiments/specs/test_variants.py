@@ -116,19 +116,19 @@ def test_canonical_names_leave_out_what_is_usual(spec, text, name):
 
 
 def test_two_spellings_are_one_variant():
-    with pytest.raises(UserError, match=r"variant 'pre\+log-n' is there twice"):
+    with pytest.raises(UserError, match=r"variant 'pre\+log-n' is given twice"):
         sct(["pre+log-n", "log-n+pre"])
-    with pytest.raises(UserError, match="variant 'pre' is there twice"):
+    with pytest.raises(UserError, match="variant 'pre' is given twice"):
         sct(["pre", "pre"])
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("pre+peri", r"variant 'pre\+peri' has two of a kind \(placement\): pre and peri"),
-        ("log-n+pre+softmax", r"two of a kind \(attention\): log-n and softmax"),
-        ("pre+rope+nope", r"two of a kind \(positions\): rope and nope"),
-        ("transformer+minimal", r"two of a kind \(model\)"),
+        ("pre+peri", r"variant 'pre\+peri' has two parts of one kind \(placement\): pre and peri"),
+        ("log-n+pre+softmax", r"two parts of one kind \(attention\): log-n and softmax"),
+        ("pre+rope+nope", r"two parts of one kind \(positions\): rope and nope"),
+        ("transformer+minimal", r"two parts of one kind \(model\)"),
         ("pre+lgo-n", "unknown variant 'lgo-n': did you mean 'log-n'"),
         ("peri-int", "unknown variant 'peri-int': did you mean 'peri-init'"),
         ("transfromer", "unknown variant 'transfromer': did you mean 'transformer'"),
@@ -145,8 +145,8 @@ def test_bad_sums(text, message):
     ("spec", "text", "message"),
     [
         (sct, "pre+adaptive-temperature", "variant 'pre[+]adaptive-temperature': adaptive-temperature is only for"),
-        (sct, "retriever", "the model 'retriever' reads items, sct-v4 gives tokens"),
-        (dyck, "minimal+rope", "variant 'minimal[+]pre[+]rope': rope turns pairs of features: d_k = 1 is odd"),
+        (sct, "retriever", "the model 'retriever' reads items, but sct-v4 has tokens"),
+        (dyck, "minimal+rope", "variant 'minimal[+]pre[+]rope': rope rotates pairs of features, but d_k = 1 is odd"),
     ],
 )
 def test_sums_that_mean_nothing(spec, text, message):
@@ -213,10 +213,10 @@ def test_tables_say_what_no_sum_can():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[variant.mine]", "[variant.pre]", r"variant 'pre' is built in: choose another name"),
-        ("[variant.mine]", '[variant."pre+log-n"]', r"variant 'pre\+log-n' is built in"),
-        ("[variant.mine]", '[variant."log-n+pre"]', r"variant 'log-n\+pre' is built in"),
-        ("[variant.mine]", "[variant.transformer]", "variant 'transformer' is built in"),
+        ("[variant.mine]", "[variant.pre]", r"variant 'pre' is the name of a built-in variant: choose another name"),
+        ("[variant.mine]", '[variant."pre+log-n"]', r"variant 'pre\+log-n' is the name of a built-in variant"),
+        ("[variant.mine]", '[variant."log-n+pre"]', r"variant 'log-n\+pre' is the name of a built-in variant"),
+        ("[variant.mine]", "[variant.transformer]", "variant 'transformer' is the name of a built-in variant"),
         ('attention = "log-n"', 'attention = "log"', "unknown attention 'log': did you mean 'log-n'"),
         ('attention = "log-n"', 'norm = "rmss"', "unknown norm 'rmss': did you mean 'rms'"),
         ('attention = "log-n"', 'positions = "roep"', "unknown positions 'roep': did you mean 'rope'"),
@@ -454,20 +454,23 @@ def test_two_parts_of_one_name_do_not_share_what_they_learn(tmp_path):
     [
         (
             "@rs.norm()\ndef f(x, p):\n    return x.mean(-1, keepdim=True)",
-            r"f must give .* \[.*\] torch.float32, not \[.* 1\]",
+            r"f must return .* \[.*\] torch.float32, not \[.* 1\]",
         ),
         ("@rs.norm()\ndef f(x, p):\n    return x.double()", "not .* torch.float64"),
         ("@rs.norm()\ndef f(x, p):\n    pass", "not a NoneType"),
-        ("@rs.attention()\ndef f(e, mask, p):\n    return e.sum(-1, keepdim=True)", "f must give what has the shape"),
-        ("@rs.positions('logits')\ndef f(e, p):\n    return e[..., :1]", "f must give what has the shape"),
-        ("@rs.optimizer()\ndef f(theta, g, state, p):\n    return theta", "an update returns the new theta and a dict"),
+        ("@rs.attention()\ndef f(e, mask, p):\n    return e.sum(-1, keepdim=True)", "f must return the shape"),
+        ("@rs.positions('logits')\ndef f(e, p):\n    return e[..., :1]", "f must return the shape"),
+        (
+            "@rs.optimizer()\ndef f(theta, g, state, p):\n    return theta",
+            "an update must return the new theta and a dict",
+        ),
         (
             "@rs.optimizer()\ndef f(theta, g, state, p):\n    return theta.double(), {}",
-            "another shape or type than theta's",
+            "a different shape or type than theta",
         ),
         (
             "@rs.optimizer(state=('m',))\ndef f(theta, g, state, p):\n    return theta, {'M': g}",
-            "declares the state m and returns M",
+            "declares the state m but returns M",
         ),
         (
             "@rs.optimizer(state=('ema',))\ndef f(theta, g, state, p):\n    return theta, state",
@@ -485,7 +488,7 @@ def test_a_learned_parameter_hides_nothing():
     for declare in (rs.norm(rms_epsilon=rs.learned()), rs.attention(n=rs.learned()), rs.attention(x=rs.learned())):
         with pytest.raises(UserError, match=r"cannot be called 'rms_epsilon'|'[nx]' is taken"):
             declare(lambda *arguments: arguments[0])
-    with pytest.raises(UserError, match="cannot be called 'a': a hyperparameter is"):
+    with pytest.raises(UserError, match="cannot be called 'a': a hyperparameter has"):
         rs.norm(hyperparameters={"a": rs.Row(1, 2)}, a=rs.learned())(lambda x, p: x)
 
 
@@ -562,10 +565,10 @@ norm = "layer-scale"
 @pytest.mark.parametrize(
     ("variant", "message"),
     [
-        ("pre+rezero", "there is no norm at block_out in this placement: 'rezero' would change nothing; post"),
+        ("pre+rezero", "there is no norm at block_out in this placement: 'rezero' would have no effect; post"),
         ("peri+rezero+layer-scale", "has two norms at block_out: rezero and layer-scale"),
-        ("out+layer+rezero", "there is no norm outside its own sites in this placement: 'layer' would change nothing"),
-        ("peri+cosine+wsd", "has two of a kind"),
+        ("out+layer+rezero", "there is no norm outside its own sites in this placement: 'layer' would have no effect"),
+        ("peri+cosine+wsd", "has two parts of one kind"),
     ],
 )
 def test_norms_of_sites_that_do_not_go_together(variant, message):

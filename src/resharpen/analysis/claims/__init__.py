@@ -29,7 +29,7 @@ TESTED_BY = {
     **dict.fromkeys((1, 2, 3), ("fig1", "fig5")),
     **{4: ("fig2",), 5: ("fig3",), 6: ("fig6",), 7: ("fig4",), 8: ("remedies-sct",), 9: ("remedies-max",)},
 }
-"""Claim -> runs of the shelf that together test all of it."""
+"""Claim -> built-in runs that together test all of it."""
 
 
 def why_no_claims(run: RunOrReference) -> str:
@@ -37,7 +37,7 @@ def why_no_claims(run: RunOrReference) -> str:
     if task_of(run).kind not in _BY_TASK:
         return "there are no claims about this kind of task"
     other = [setting.name for setting in run.experiment.settings if setting.model != usual_model(setting.task)]
-    return f"claims are about the paper's models, and {other[0]} has a different one" if other else ""
+    return f"claims are about the paper's models, but {other[0]} has a different model" if other else ""
 
 
 def of_the_paper(run: RunOrReference) -> bool:
@@ -49,7 +49,7 @@ def of_the_paper(run: RunOrReference) -> bool:
 
 def claims(run: RunOrReference, reading: Reading = DEFAULT) -> list[Claim]:
     """The claims that can be tested on a run: none for tasks and models that are not in the paper, and none until a
-    draw is finished in all variants of a setting. `reading` says what the best results are, at which checkpoint."""
+    draw is finished in all variants of a setting. `reading` defines the best results and the checkpoint."""
     if why_no_claims(run) or paired_only(found := scores(run, reading.selection)).is_empty():
         return []
     test, metric = _BY_TASK[task_of(run).kind], task_of(run).metric
@@ -65,7 +65,7 @@ def claims(run: RunOrReference, reading: Reading = DEFAULT) -> list[Claim]:
 
 
 def _lacks(have: set[tuple[str, str]], claim: Claim) -> tuple[str, ...]:
-    """What a full test needs and this run does not have: whole settings, whole variants, then single cells."""
+    """What a full test needs but this run lacks: whole settings, whole variants, then single cells."""
     whole = [shelf.SHELF[name] for name in TESTED_BY[claim.number] if name in shelf.SHELF]
     cells = [(s.name, v) for entry in whole for s in entry.settings("paper") for v in entry.variants]
     cells = [(setting, variant) for setting, variant in cells if setting.startswith(claim.settings)]

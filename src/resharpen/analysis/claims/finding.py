@@ -33,18 +33,18 @@ class Finding:
 
     @property
     def bounded(self) -> bool:
-        """Whether the interval excludes anything: not if it is open at both ends, or from 0 to 1 for a share."""
+        """Whether the interval excludes any value: not if it is unbounded at both ends, or 0 to 1 for a share."""
         low, high = self.interval.low, self.interval.high
         return (low > 0 or high < 1) if self.share else isfinite(low) or isfinite(high)
 
     @property
     def has_estimate(self) -> bool:
-        """False where there are fewer models than the expected best of k needs."""
+        """False if there are fewer models than the expected best of k needs."""
         return not isnan(self.interval.estimate)
 
     @property
     def as_claimed(self) -> bool:
-        """Whether the estimate is on the claimed side, however uncertain; False if there is no estimate."""
+        """Whether the estimate is on the claimed side, significant or not; False if there is no estimate."""
         above = self.interval.estimate - self.threshold
         return above < 0 if self.says == "<" else above > 0
 
@@ -61,7 +61,7 @@ class Claim:
     text: str
     findings: tuple[Finding, ...]
     correlation: Correlation = UNKNOWN
-    """Of the scores of draws that share minibatches: it determines the effective number of draws."""
+    """Correlation of the scores of draws that share minibatches: it determines the effective number of draws."""
     settings: str = ""
     """Prefix of the names of the settings that the claim is about."""
     lacks: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class Claim:
     def counts(self) -> str:
         """`17 of 20 findings hold; open: peri-init, s = 4, 6, 7`"""
         if not self.findings:
-            return "nothing to test it on"
+            return "no data to test it"
         named = {"does not hold": "refuted", "undecided at this scale": "open"}
         lists = {word: [f.what for f in self.findings if f.verdict == verdict] for verdict, word in named.items()}
         held = sum(finding.verdict == "holds" for finding in self.findings)
@@ -88,7 +88,7 @@ class Claim:
 
 
 def _merged(texts: Iterable[str]) -> list[str]:
-    """Findings by what they are about, those that differ in a number merged.
+    """Subjects of findings; those that differ only in a number are merged.
 
     >>> _merged(["pre, s = 5: best TVD", "pre, s = 6: best TVD", "peri - pre: median", "peri - pre: gain"])
     ['pre, s = 5, 6', 'peri - pre']

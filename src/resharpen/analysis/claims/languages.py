@@ -1,8 +1,8 @@
 """Claims 5 to 7: bounded Dyck and Tomita languages.
 
-The score of a model is its mean TVD or mean ROC AUC over bins of lengths; "on new lengths" over those longer than
-trained. A logit separates if its AUC is above one minus the threshold, 0.95; the smallest difference in AUC that
-matters is the threshold, 0.05.
+The score of a model is its mean TVD or mean ROC AUC over bins of lengths; "on new lengths": over bins longer than the
+training length. A logit separates if its AUC is above one minus the threshold, 0.95; the smallest difference in AUC
+that matters is the threshold, 0.05.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ LONGEST_OF_3 = 460
 @dataclass(frozen=True)
 class Measured:
     rows: pl.DataFrame
-    """Every value at the checkpoints that were kept."""
+    """All values at the selected checkpoints."""
     worth: float
     """Effective number of draws per draw."""
     worst: dict[str, float]
-    """Metric -> the value of a model that has none."""
+    """Metric -> the value that a model without values gets."""
     reading: Reading
 
     def means(self, metric: str, weights: str = "train", new: bool = False) -> Cells:
@@ -77,8 +77,8 @@ def _main_dyck(measured: Measured) -> Claim:
 
 
 def _further_dyck(measured: Measured) -> Claim:
-    """Comparisons are means over settings: eight findings each would be too weak after Holm's correction. Thresholds
-    are one finding per setting: a mean would hide a setting that misses it."""
+    """Comparisons are means over settings: eight findings each would have too little power after Holm's correction.
+    Thresholds are one finding per setting: a mean would hide a setting that misses it."""
     train, bema, auc = measured.means("tvd"), measured.means("tvd", "bema"), measured.means("auc", new=True)
     reading, separates = measured.reading, 1 - measured.reading.threshold
     by_k, by_m = _ends(measured.rows, "k", "m"), _ends(measured.rows, "m", "k")
@@ -86,7 +86,7 @@ def _further_dyck(measured: Measured) -> Claim:
     findings = [
         *paired_findings(measured.means("tvd", new=True), pairs, "median TVD difference on new lengths", "<"),
         *_contrast(reading, "reduction of the best TVD by BEMA, largest - smallest k", [(1, train), (-1, bema)], by_k),
-        # the best, not the median: the TVD of a model that learned nothing depends on m too
+        # the best, not the median: the TVD of a model that learned nothing also depends on m
         *_contrast(reading, "best TVD, smallest - largest m", [(-1, train)], by_m),
     ]
     for setting, placement in sorted(auc):
@@ -117,8 +117,8 @@ def _bema_helps(measured: Measured) -> list[Finding]:
 def _contrast(
     reading: Reading, what: str, signed: list[tuple[int, Cells]], ends: list[tuple[str, str]]
 ) -> list[Finding]:
-    """The signed sum of best results in the first setting of a pair minus that in the second, as a mean over pairs
-    and placements of the paper, is above zero."""
+    """Finding: the signed sum of best results in the first setting of a pair minus that in the second, averaged over
+    pairs and placements of the paper, is above zero."""
     pairs = [
         (largest, smallest, placement)
         for (largest, smallest), placement in product(ends, PAPER_PLACEMENTS)
@@ -143,7 +143,7 @@ def _no_difference(cells: Cells, same: float) -> list[Finding]:
 
 
 def _size(sample: Sample, same: float) -> Interval:
-    """The absolute value of the median: `same` is ruled out where both `same` and -`same` are."""
+    """The absolute value of the median: `same` is excluded if both `same` and -`same` are."""
     above, below = (quantile_interval(sample, MEDIAN, threshold) for threshold in (same, -same))
     low, high = above.low, above.high
     return Interval(abs(above.estimate), max(low, -high, 0.0), max(high, -low), max(above.p, below.p))

@@ -12,8 +12,9 @@ BETTER, WORSE = ("post", "peri"), ("none", "pre")
 
 
 def max_retrieval_claims(run: RunOrReference, worth: float = 1.0, reading: Reading = DEFAULT) -> list[Claim]:
-    """Paired by draw: the accuracy on new lengths is higher with a norm after attention, and by more in the longer half
-    of the lengths from the training length on than in the shorter half. (The middle length is in neither.)"""
+    """Paired by draw: the accuracy on new lengths is higher with a norm after attention, and the difference is larger
+    in the longer half of the lengths from the training length on than in the shorter half. (The middle length is in
+    neither half.)"""
     import polars as pl
 
     cell, model = ["setting", "variant"], ["setting", "variant", "draw"]
@@ -33,7 +34,7 @@ def max_retrieval_claims(run: RunOrReference, worth: float = 1.0, reading: Readi
     pairs, what = list(product(BETTER, WORSE)), "median accuracy difference"
     means = by_draw(mean, cell, "value", worst_values(run)["accuracy"], worth)
     findings = paired_findings(means, pairs, f"{what} on new lengths", ">")
-    # a model that diverged has the worst change there is: from all right to none
+    # a model that diverged gets the worst possible change: from all right to none
     gains = by_draw(change, cell, "value", -1.0, worth)
     findings += paired_findings(gains, pairs, f"{what}, gain from the shorter to the longer half of the lengths", ">")
     text = "Maximum Retrieval: post and peri are better than pre and none, more so with length"

@@ -1,16 +1,16 @@
-"""Claims 10 and 11, our own: how much of what is lost at length is due to positions.
+"""Claims 10 and 11, our own: how much of the loss on longer inputs is due to position encodings.
 
-The distance of a model is its mean TVD, or one minus its mean AUC or accuracy. What it **loses** is its distance on
-lengths longer than trained less that on trained lengths. Something brings back as much as it makes that smaller:
+The distance of a model is its mean TVD, or one minus its mean AUC or accuracy. Its **loss** is its distance on new
+lengths minus that on trained lengths. A change **recovers** the amount by which it reduces this loss:
 
-    no far keys    the same model, reading no key further away than any was in training
-    a norm         peri in place of pre: dispersion of values
-    log n          log-n in place of softmax: dispersion of weights
-    others         another position encoding in place of rope
+    no far keys    the same model, with keys masked that are further away than any in training
+    a norm         peri instead of pre: dispersion of values
+    log n          log-n instead of softmax: dispersion of weights
+    others         another position encoding instead of rope
 
-All are medians over the draws that `pre` learns: the better half of them by its distance on trained lengths, chosen
-without a look at longer ones. Reading no far keys also undoes dispersion, which comes with the number of keys; what it
-brings back of a model without positions is dispersion alone.
+All are medians over the draws that `pre` learns: the better half by distance on trained lengths, selected without using
+longer inputs. Masking distant keys also removes dispersion, which grows with the number of keys; what it recovers for a
+model without positions is due to dispersion alone.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     import polars as pl
 
 BASE = "pre"
-"""The variant whose loss is split: rope, a norm before every block only."""
+"""The variant whose loss is analyzed: rope, with norms only before the blocks."""
 SPLIT = {"no far keys": "", "a norm": "peri", "log n": "pre+log-n"}
-"""What may bring back what is lost -> the variant that has it; the first is another reading of the same models."""
+"""Change that may recover the loss -> its variant; the first masks keys of the same models."""
 FAINTER = ("alibi", "t5", "window")
-"""Encodings, or attention, that make far keys fainter."""
+"""Encodings, or attention, that reduce the weight of distant keys."""
 FAR_TASK = "copy"
-"""The task whose answer is as far away as the question is long."""
+"""The task in which the distance to the answer grows with the length of the question."""
 NUMBERS = (10, 11)
 
 
@@ -52,9 +52,9 @@ class Losses:
     trained: Mapping[str, Sample]
     """Distances on trained lengths, of the draws that are learned."""
     new: Mapping[str, Sample]
-    """Distances on longer ones."""
+    """Distances on new lengths."""
     near: Mapping[str, Sample]
-    """The same without far keys."""
+    """The same with distant keys masked."""
 
     def lost(self, variant: str) -> Sample:
         return self.new[variant] - self.trained[variant]
@@ -63,7 +63,7 @@ class Losses:
         return quantile_interval(self.lost(variant), MEDIAN, 0.0)
 
     def brought_back(self, what: str, base: str = BASE) -> Sample | None:
-        """By one of SPLIT, to `pre` or to `pre+nope`; None where a variant is missing."""
+        """The amount that one of SPLIT recovers for `pre` or `pre+nope`; None if a variant is missing."""
         without = base.removeprefix(BASE)
         other = base if not SPLIT[what] else f"{SPLIT[what]}{without}"
         if base not in self.new or other not in (self.near if other == base else self.new):
@@ -72,8 +72,8 @@ class Losses:
 
 
 def distances(run: RunOrReference, near: pl.DataFrame) -> pl.DataFrame:
-    """One row per model: its distance on `trained` lengths, on `new` ones, and on new ones without far keys (`near`,
-    from the rows of `rescoring.read_near`; null where a model reads none); `worth` is the effective share of draws."""
+    """One row per model: its distance on `trained` lengths, on `new` lengths, and on new lengths with distant keys
+    masked (`near`, from `rescoring.read_near`; null if not applicable); `worth` is the effective share of draws."""
     import polars as pl
 
     titles = {setting.name: setting.task.title for setting in run.experiment.settings}
@@ -96,7 +96,7 @@ def distances(run: RunOrReference, near: pl.DataFrame) -> pl.DataFrame:
 
 
 def losses(distances: pl.DataFrame) -> list[Losses]:
-    """What every variant loses, by setting: of the rows of `distances`."""
+    """The losses of every variant, by setting, from the rows of `distances`."""
     import polars as pl
 
     found = []
@@ -118,7 +118,7 @@ def losses(distances: pl.DataFrame) -> list[Losses]:
 
 
 def positions_claims(found: Sequence[Losses]) -> list[Claim]:
-    """Claims 10 and 11, as far as there are settings and variants for them."""
+    """Claims 10 and 11, as far as the run has the settings and variants for them."""
     local = [each for each in found if not each.setting.startswith(FAR_TASK)]
     due: list[Finding] = []
     for each in local:
@@ -168,8 +168,8 @@ def positions_claims(found: Sequence[Losses]) -> list[Claim]:
 
 
 def _distances(run: RunOrReference, lengths: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Per model, training weights at the best checkpoint: distances on trained and on longer lengths, `trained` and
-    `new`; of draws that every variant has."""
+    """Distances per model (training weights, best checkpoint) on trained and on new lengths, `trained` and `new`, for
+    draws that all variants have."""
     import polars as pl
 
     task = task_of(run)

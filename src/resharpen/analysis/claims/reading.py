@@ -1,4 +1,4 @@
-"""How the results of a claim are read: which models are the best, at which checkpoint, which distance matters.
+"""Definitions behind a claim: what counts as the best results, at which checkpoint, with which threshold.
 
 Claims are defined by the default reading; `sensitivity.py` tests them under several.
 
@@ -27,7 +27,7 @@ from resharpen.analysis.statistics import (
 
 THRESHOLD = 0.05
 UNDEFINED = Interval(nan, -inf, inf, 1.0)
-"""The expected best of k models where there are fewer."""
+"""The interval of the expected best of k models if there are fewer than k."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Reading:
     best_of: int | None = None
     """If given, the best results are the expected best of this many models instead."""
     selection: str = "best"
-    """Which checkpoint is kept."""
+    """Which checkpoint is used."""
     threshold: float = THRESHOLD
     """The distance from perfect (TVD 0, AUC 1, accuracy 1) below which a model generalizes, and the smallest difference
     that matters."""
@@ -68,7 +68,7 @@ DEFAULT = Reading()
 
 
 def expected_best(values_N: Floats, k: int) -> float:
-    """The expected smallest of k models; unknown from fewer than k."""
+    """The expected smallest value of k models; nan if there are fewer than k."""
     return float(order_weights(len(values_N), [k])[0] @ np.sort(values_N)[::-1]) if k <= len(values_N) else nan
 
 
@@ -92,8 +92,8 @@ def reweighted_best(
 
 def best_of_interval(sample: Sample, k: int, threshold: float) -> Interval:
     """The expected smallest of k models of a metric from 0 to 1, with the band of `analysis/best_of.py`: the unseen
-    draw is at 0 for the lower end and at 1 for the upper. p is twice the share of reweightings on the far side of the
-    threshold, counted with one more than there are."""
+    draw is at 0 for the lower end and at 1 for the upper. p is twice the share of reweightings on the other side of the
+    threshold, where one is added to the count."""
     estimate = expected_best(sample.values_N, k)
     if np.isnan(estimate):
         return UNDEFINED
@@ -108,8 +108,8 @@ def best_of_interval(sample: Sample, k: int, threshold: float) -> Interval:
 
 
 def sum_of_best(terms: Terms, k: int, threshold: float) -> Interval:
-    """As `sum_interval`, of expected smallest values in place of quantiles. It has an interval where the quantile
-    1 / (k + 1), the mean rank of the smallest of k, has one: for k = 48 from 163 draws on."""
+    """As `sum_interval`, for expected smallest values instead of quantiles. It has an interval if the quantile 1 / (k +
+    1), the mean rank of the smallest of k, has one: for k = 48 from 163 draws on."""
     if any(k > len(sample.values_N) for _, _, sample in terms):
         return UNDEFINED
 

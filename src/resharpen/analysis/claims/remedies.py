@@ -1,8 +1,8 @@
 """Claims 8 and 9, our own: which remedy for dispersion helps on which task.
 
 On Set Complement good attention is nearly uniform, and the mean of the values shrinks with length: a norm after
-attention should solve that, sharper attention should not. On Maximum Retrieval one item must keep its weight among n:
-log n scaling should solve that, a norm after attention should not.
+attention should solve this, sharper attention should not. On Maximum Retrieval one item must keep its weight among n
+items: log n scaling should solve this, a norm after attention should not.
 
 The score of a model is its distance from perfect on lengths longer than trained: the mean TVD, or one minus the mean
 accuracy. As in the claims of the paper, the best results count: the 10% quantile over models. A remedy
@@ -10,7 +10,7 @@ accuracy. As in the claims of the paper, the best results count: the 10% quantil
     solves           if the best distance is below 0.05
     does not solve   if the best distance is above 0.05, and less than 0.05 below that without the remedy
 
-A remedy in between, which helps by more and still does not solve it, contradicts both.
+A remedy in between, which helps by more than 0.05 but does not solve the task, contradicts both.
 """
 
 from collections.abc import Iterable

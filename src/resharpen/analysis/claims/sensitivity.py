@@ -22,7 +22,7 @@ LEGEND = (
     f"these: the expected best of {BUDGET} models, or the 2%, 5% or 50% quantile; the last checkpoint, or the best one "
     "on trained lengths; t = 0.03 or 0.1. Paired medians have no quantile to replace. With fewer than 49 models "
     "per cell the 2% quantile is the minimum, with fewer than 19 the 5% quantile. 16/20 (19): 16 of 20 findings hold, "
-    "and 19 estimates are on the claimed side, however uncertain they are."
+    "and 19 estimates are on the claimed side, significant or not."
 )
 
 
@@ -37,7 +37,7 @@ class Sensitivity:
         return self.by_reading["default"]
 
     def verdicts(self) -> dict[Verdict, list[str]]:
-        """Verdict -> the readings that give it, without those that need more models."""
+        """Verdict -> the readings that give it, except readings that need more models."""
         found: dict[Verdict, list[str]] = {}
         for name, claim in self.by_reading.items():
             if all(finding.has_estimate for finding in claim.findings):
@@ -53,7 +53,7 @@ class Sensitivity:
         return f"{claim} depends on the reading. {each}."
 
     def changing(self) -> list[tuple[Finding, dict[str, Finding]]]:
-        """Findings whose estimate changes sides: by default, and under the readings with the other side."""
+        """Findings whose estimate changes sides: under the default reading, and under the readings that disagree."""
         findings = [claim.findings for claim in self.by_reading.values()]
         each = [dict(zip(self.by_reading, of, strict=True)) for of in zip(*findings, strict=True)]
         found = []
@@ -72,7 +72,7 @@ def sensitivity(run: RunOrReference) -> list[Sensitivity]:
 
 
 def cell(claim: Claim) -> str:
-    """What a table says of a claim under one reading."""
+    """Table cell of a claim under one reading."""
     if not all(finding.has_estimate for finding in claim.findings):
         return "too few models"
     holds = sum(finding.verdict == "holds" for finding in claim.findings)

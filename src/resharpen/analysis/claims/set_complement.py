@@ -50,7 +50,7 @@ def claims_on(rows: pl.DataFrame, v: str, worst: float, worth: float, reading: R
 
 
 def _best(reading: Reading, cells: Cells, placement: str, says: Sign, from_s: int) -> list[Finding]:
-    """One finding per training length from `from_s` on that leaves longer inputs to test on."""
+    """One finding per training length from `from_s` on for which there are longer inputs."""
     near = reading.threshold
     return [
         Finding(f"{placement}, s = {s}: best TVD on new lengths", reading.of(sample, near), says, near)
@@ -60,8 +60,8 @@ def _best(reading: Reading, cells: Cells, placement: str, says: Sign, from_s: in
 
 
 def _bema(reading: Reading, cells: Cells) -> list[Finding]:
-    """The best TVD with BEMA is lower in the mean over all (s, placement), and in most of them. The latter takes more
-    draws, since each has to be certain."""
+    """The best TVD with BEMA is lower in the mean over all (s, placement), and in most of them. The latter needs more
+    draws, because each comparison must be significant."""
     gains = [
         [(1.0, f"s = {s}", cells[p, s, "bema"]), (-1.0, f"s = {s}", train)]
         for (p, s, weights), train in cells.items()

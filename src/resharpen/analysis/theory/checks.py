@@ -19,7 +19,7 @@ from resharpen.parts import PLACEMENTS, Parts
 from resharpen.tasks import Recall, SetComplement, WeightedComplement
 
 SMALLEST, LARGEST = 4, 9
-"""Below 4 the normal form is not forced; above 9 the states are no longer enumerated."""
+"""Below 4 a solution need not have the normal form; above 9 the states are not enumerated."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def hard_coded_matrices(v: int, C: Fraction) -> tuple[Matrix, Matrix]:
 
 
 def model_table(weights: examples.Weights, placement: str) -> Table:
-    """The circuit table of a model written down by hand, with gains of one and epsilon 0."""
+    """The circuit table of a hand-written model, with gains of one and epsilon 0."""
     v, parts = weights["E"].shape[1], Parts(PLACEMENTS[placement])
     weights = examples.with_gains(weights, Minimal.usual(v), parts)
     return circuit_table(weights, parts, {"rms_epsilon": np.zeros(1)}, SetComplement(v))

@@ -1,4 +1,4 @@
-"""Models written down by hand, as weights of the package, and how a norm after attention undoes dispersion.
+"""Hand-written weights of minimal transformers, and how a norm after attention removes dispersion.
 
 Weights have a leading model axis of one. Both models have constant attention (W_Q = W_K = 0), d = d_v = v - 1 and
 d_k = 1. The simplex model has its values at the corners of a regular simplex in R^(v-1) and U = -kappa times the
@@ -41,7 +41,7 @@ def hard_coded_weights(v: int, C: float = 1.0) -> Weights:
 
 
 def hard_coded_model(v: int, C: float = 1.0) -> StoredModel:
-    """Example 4.1 as a model like one taken out of a run: callable, and a torch module."""
+    """Example 4.1 as a `StoredModel`, like one loaded from a run."""
     weights = {name: array[0].astype(np.float32) for name, array in hard_coded_weights(v, C).items()}
     setting, parts = Setting(SetComplement(v), v - 1, Minimal.usual(v)), Parts(PLACEMENTS["none"])
     return StoredModel(f"hard-coded/v{v}", setting, setting.model, parts, {}, weights, step=0)

@@ -1,1 +1,1 @@
-"""The fast engine on CPU: a C++ core compiled on first use, a kernel for each model family."""
+"""The fast engine on CPU: a C++ core compiled on first use, one kernel per model family."""

@@ -141,13 +141,13 @@ def layout(
         found[parameter] = where.reshape(shape)
     every = np.concatenate([where.ravel() for where in found.values()])
     apart = len(np.unique(every)) == every.size and every.min() >= 0 and every.max() < floats
-    _agree(name, f"where {every.size} weights lie", "apart" if apart else "on top of each other or outside", "apart")
+    _agree(name, f"memory of {every.size} weights", "disjoint" if apart else "overlapping or outside", "disjoint")
     return found, floats
 
 
 def _agree(kernel: str, what: str, told: str, expected: str) -> None:
     if told != expected:
-        raise Mismatch(f"{what}: the {kernel} kernel has {told}, and Python has {expected}")
+        raise Mismatch(f"{what}: the {kernel} kernel has {told}, but Python has {expected}")
 
 
 def _described(name: str, kind: type[Structure] | np.dtype) -> dict[str, str]:

@@ -59,7 +59,7 @@ class NativeMinimal(NativeEngine):
             return f"it supports the minimal transformer on Set Complement, not on {problem.task.name}"
         drawn = ("batch", "sample", "trained_places")
         if training and any(getattr(type(problem.task), x) is not getattr(SetComplement, x) for x in drawn):
-            return f"it draws the minibatches of Set Complement, and {problem.task.name} draws its own"
+            return f"it samples minibatches of Set Complement, but {problem.task.name} samples differently"
         if problem.task.v > 32:
             return f"v = {problem.task.v}: it supports up to 32 tokens"
         assert isinstance(problem.model, Minimal)

@@ -58,7 +58,7 @@ class NativeRetriever(NativeEngine):
         if not isinstance(task, MaxRetrieval) or not isinstance(model, Retriever):
             return f"it supports the retriever on Maximum Retrieval, not on {task.name}"
         if training and type(task).batch is not MaxRetrieval.batch:
-            return f"it draws the minibatches of Maximum Retrieval, and {task.name} draws its own"
+            return f"it samples minibatches of Maximum Retrieval, but {task.name} samples differently"
         if model.hidden % LANES:
             return f"hidden = {model.hidden}: it supports multiples of {LANES}"
         if task.classes > LANES:

@@ -165,7 +165,7 @@ class NativeTransformer(NativeEngine):
     def _rotation(self, longest: int) -> tuple[Floats, Floats]:
         """Cosine and sine of the angles that the position encoding has, if any, computed in double."""
         if 0 < self._variant.learned < longest:
-            raise UserError(f"an input of {longest} tokens: there are learned positions for {self._variant.learned}")
+            raise UserError(f"an input of {longest} tokens: there are only {self._variant.learned} learned positions")
         angle = self._angles(longest)
         return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
 

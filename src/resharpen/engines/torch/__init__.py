@@ -1,1 +1,1 @@
-"""The readable engine: `definition.py` says what is computed, `fast.py` how it is made fast."""
+"""The torch engine: `definition.py` defines what is computed, `fast.py` makes it fast."""

@@ -1,15 +1,15 @@
-"""The definition of training, in plain torch: what every other engine computes too, and is compared with.
+"""The definition of training, in plain torch: every other engine computes the same and is tested against it.
 
 All models read the same minibatches; every hyperparameter is one number per model. Step n = 0, 1, ... of a model:
 
-    L        mean over the places that count of  -log softmax(logits(theta, inputs))[target]
+    L        mean over the places of the mask of  -log softmax(logits(theta, inputs))[target]
     g        dL / dtheta, times min(1, c / |g|)              |g| over all parameters of the model
     theta    optimizer(theta, g)                             AdamW, or another of `optim/`, with the scheduled rate
     ema      ema + b (theta - ema)                           b = (rho + n)^-kappa
     loss     loss + L
 
-A model whose |g| or new theta is not finite has diverged at step n: its loss is not added, and from then on it stays as
-it is. A gradient that is not finite moves nothing.
+A model whose |g| or new theta is not finite has diverged at step n: its loss is not added, and its weights are frozen.
+A gradient that is not finite is not applied.
 
 Shapes: M models, N sequences, L positions, V tokens, P scored places. Tensors of parameters are [M, ...].
 """
@@ -37,7 +37,7 @@ from resharpen.parts.parameter import Parameter
 from resharpen.tasks import Batch
 
 Named = dict[str, Tensor]
-"""Parameters, or what is kept for each of them, by name."""
+"""Parameters, or state of each parameter, by name."""
 KEYS_AT_ONCE = 256
 """Steps whose keys of random numbers are computed together."""
 
@@ -110,19 +110,19 @@ class Definition:
         parts = replace(self.problem.parts, moment=self._moment(batch))
         logits = self._logits(theta, inputs, parts, self._step)
         loss_M = total_nll(logits, targets, mask) / mask.sum()
-        # The models share no parameter, so the gradient of the sum of losses is each model's own.
+        # models share no parameters, so the gradient of the sum of losses contains the gradient of each model
         g = torch.autograd.grad(loss_M.sum(), list(theta.values()), materialize_grads=True)
         return loss_M.detach(), dict(zip(theta, g, strict=True))
 
     def _logits(self, theta: Named, inputs: Any, parts: Parts, step: int | None = None) -> Tensor:
-        """Logits of every model, of a training step or, without one, as they are evaluated."""
+        """Logits of every model, in training mode for a step, otherwise in evaluation mode."""
         if self._modules is not None:
             return self._modules.logits(theta, inputs, step)
         return self.problem.model.logits(theta, inputs, parts, self._hyper_M)
 
     def _moment(self, batch: Batch) -> Moment:
-        """This step as parts see it: its number, where each model's random numbers come from, and how long sequences
-        are."""
+        """This step as parts see it: its number, the keys of each model's random numbers, and the lengths of
+        sequences."""
         problem, offset = self.problem, self._step % KEYS_AT_ONCE
         if self._keys is None or self._keys[0] != self._step - offset:
             first = self._step - offset
@@ -136,7 +136,7 @@ class Definition:
 
     @torch.no_grad()
     def _update(self, loss_M: Tensor, g: Named, row_M: Mapping[str, Tensor]) -> None:
-        """Clip, step and average; freeze what has diverged. `row_M` is what this step has of the schedule."""
+        """Clip, step and average; freeze diverged models. `row_M` is the row of this step in the step table."""
         old, norm_M = self._state, gradient_norm(g.values())
         factor_M = clip_factor(norm_M, self._hyper_M["max_gradient_norm"])
         new = self._stepped({name: x * along(factor_M, x) for name, x in g.items()}, {**self._hyper_M, **row_M})
@@ -156,7 +156,7 @@ class Definition:
         self._loss_M += loss_M.where(alive_M & loss_M.isfinite(), 0.0).cpu().double()
 
     def _stepped(self, g: Named, numbers_M: Mapping[str, Tensor]) -> dict[str, Named]:
-        """What the optimizer makes of the weights and of its own state, parameter by parameter."""
+        """New weights and optimizer state, parameter by parameter."""
         optimizer, theta = self.problem.optimizer, self._by_name("theta")
         state = {kept: self._by_name(kept) for kept in optimizer.state}
         new: dict[str, Named] = {kept: {} for kept in ("theta", *optimizer.state)}
@@ -174,7 +174,7 @@ class Definition:
 
     @torch.no_grad()
     def measure(self, weights: Arrays, validation: Any, report: bool = False) -> Measures:
-        """What the task scores at every place of a validation set, [M, P]; for a report also the model's dispersion."""
+        """Scores at every place of a validation set, [M, P]; for a report also the model's dispersion."""
         task, model, parts = self.problem.task, self.problem.model, self.problem.parts
         theta = {name: self._tensor(array) for name, array in weights.items()}
         examples = task.examples(validation)
@@ -191,7 +191,7 @@ class Definition:
     # ---- arrays to tensors -------------------------------------------------------------------------------------------
 
     def _tensors(self, arrays: Any) -> Any:
-        """Tokens and masks as they are, numbers in the engine's precision; tuples and arrays alike."""
+        """Arrays and tuples of arrays as tensors; floats in the engine's precision."""
         if isinstance(arrays, tuple):
             made = [self._tensors(x) for x in arrays]
             return type(arrays)(*made) if hasattr(arrays, "_fields") else tuple(made)
@@ -207,7 +207,7 @@ def along(x_M: Tensor, tensor: Tensor) -> Tensor:
 
 
 def turned(x: Tensor, parameter: Parameter) -> Tensor:
-    """A matrix that is [out, in] as [in, out], which optimizers get, and back."""
+    """Transpose a matrix that is stored as [out, in] to [in, out] for the optimizer, and back."""
     return x.mT if parameter.out_first else x
 
 
@@ -217,6 +217,6 @@ def torch_device(name: str) -> torch.device:
     kind = name.split(":")[0]
     if not there.get(kind, False):
         raise UserError(
-            f"device '{name}': there is none here (there is: {', '.join(k for k, ok in there.items() if ok)})"
+            f"device '{name}' is not available (available: {', '.join(k for k, ok in there.items() if ok)})"
         )
     return torch.device(name)

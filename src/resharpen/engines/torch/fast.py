@@ -1,4 +1,4 @@
-"""The engine of runs: how the definition is made fast. What is computed is in `definition.py`.
+"""The fast torch engine, used by runs. It computes what `definition.py` defines.
 
 Shapes: M models, N sequences, L positions, V tokens, P states (last token, set of tokens), W numbers of all parameters
 of a model, H hyperparameters.
@@ -47,12 +47,12 @@ FLOATS_AT_ONCE = 2**19
 
 
 class TorchEngine(Definition):
-    """The same as its definition to rounding, in less time:
+    """The same as its definition up to rounding, but faster:
 
-    - models in blocks and minibatches in pieces of about one length, so that activations stay in the caches;
-    - prefixes merged by the set of their tokens, where a variant sees no more of them;
-    - the loss compiled, if a run is long enough to pay for that;
-    - the parameters of a model side by side, [M, W], so that an elementwise optimizer is called once.
+    - models in blocks and minibatches in pieces of similar length, so that activations stay in the caches;
+    - prefixes with the same last token and set are merged, if a variant depends on nothing else;
+    - the loss is compiled, if a run is long enough;
+    - the parameters of a model are concatenated, [M, W], so that an elementwise optimizer is called once.
     """
 
     def __init__(self, problem: Problem, ensemble: Ensemble, dtype: str = "float32"):
@@ -84,7 +84,7 @@ class TorchEngine(Definition):
         return self.split(self._state[kept][FLAT])
 
     def split(self, x_MxW: Tensor) -> Named:
-        """Views of what lies side by side."""
+        """Views of the concatenated parameters, by name."""
         sizes = [math.prod(shape) for shape in self._shapes.values()]
         each = zip(self._shapes.items(), x_MxW.split(sizes, dim=1), strict=True)
         return {name: x.view(len(x), *shape) for (name, shape), x in each}
@@ -123,15 +123,15 @@ class TorchEngine(Definition):
         return torch.cat(losses), {FLAT: torch.cat(gradients)}
 
     def _gradients_of(self, modules: Modules, batch: Batch) -> tuple[Tensor, Named]:
-        """The same for the user's own modules, one after another, so that only one has activations at a time."""
+        """The same for the user's modules, one after another, so that only one has activations at a time."""
         inputs, targets, mask = self._tensors(batch)
         theta, losses, gradients = self._by_name("theta"), [], []
         for i, diverged in enumerate((self._diverged_at_M >= 0).tolist()):
-            if diverged:  # it does not change any more
+            if diverged:  # its weights are frozen
                 losses.append(self._hyper_M["weight_decay"].new_full((1,), math.nan))
                 gradients.append(torch.zeros_like(self._state["theta"][FLAT][i]))
                 continue
-            # copied: the alignment of memory, which may decide how a sum is rounded, does not depend on the model
+            # copied, so that memory alignment, which may affect rounding, is the same for all models
             of_this = {name: x[i].clone().requires_grad_() for name, x in theta.items()}
             logits = modules.logits_of(i, of_this, inputs, self._step)
             loss_1 = total_nll(logits[None], targets, mask) / mask.sum()
@@ -153,7 +153,7 @@ class TorchEngine(Definition):
         if self._compiles and not self._reads_sets:
             places = POSITIONS_AT_ONCE // 4  # the same for all minibatches; compiled code keeps less in the caches
         at_once = max(1, FLOATS_AT_ONCE // (self.problem.model.width * places))
-        return -(-M // -(-M // at_once))  # blocks of one size where possible: there is less to compile
+        return -(-M // -(-M // at_once))  # blocks of equal size if possible, so that there is less to compile
 
     def _flat_loss(
         self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any, t: Tensor, key_Mx2: Tensor, length_B: Tensor | None
@@ -179,7 +179,7 @@ def side_by_side(tensors: Named) -> Tensor:
 
 
 def rounding(device: str, given_up: bool = False) -> str:
-    """What determines rounding in torch: its version, instruction set and device, and whether it can compile."""
+    """Everything that determines rounding in torch: version, instruction set, device, and whether it can compile."""
     if device.startswith("cuda"):
         device = f"{device}-{torch.cuda.get_device_name()}"
     where_torch_looks = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
@@ -199,12 +199,12 @@ class Compiled:
         import torch._dynamo.config as dynamo
         import torch._inductor.config as inductor
 
-        inductor.compile_threads = 1  # every core has a worker of its own
-        # By default torch stops after eight shapes, or eight shards in one process: results would depend on which.
+        inductor.compile_threads = 1  # every core has its own worker
+        # by default torch stops compiling after eight shapes or shards per process: results would depend on the order
         dynamo.cache_size_limit = dynamo.accumulated_cache_size_limit = 2**20
-        dynamo.automatic_dynamic_shapes = False  # and on the order in which numbers of models come
-        # Torch keeps what it compiled by the code object, and does not look at all that a bound method refers to: with
-        # the same code for all engines a variant would be trained as another that came before it.
+        dynamo.automatic_dynamic_shapes = False  # results would depend on the order of ensemble sizes
+        # Torch caches compiled code by the code object and does not check everything that a bound method refers to:
+        # with one code object for all engines, a variant could run the code compiled for another one.
         own_code = FunctionType(loss.__code__.replace(), loss.__globals__, closure=loss.__closure__)
         bound = MethodType(own_code, loss.__self__) if isinstance(loss, MethodType) else own_code
         self._plain, self._fast = loss, torch.compile(bound, fullgraph=True)
@@ -221,12 +221,12 @@ class Compiled:
                 if own.raised_by_own(error):
                     raise
                 reason = " ".join(str(error).split()[:20])
-                warnings.warn(f"torch cannot compile this variant, which trains slower without: {reason}", stacklevel=2)
+                warnings.warn(f"torch cannot compile this variant, so it trains slower: {reason}", stacklevel=2)
                 self.given_up = True
         return self._plain(theta_MxW, hyper_MxH, piece, *step)
 
     def _compile_for(self, theta_MxW: Tensor, hyper_MxH: Tensor, piece: Any, *step: Tensor | None) -> None:
-        """Compile for any N and L; torch treats a size of one as a case of its own, so there are up to four cases."""
+        """Compile for any N and L; torch specializes on a size of one, so there are up to four cases."""
         many = [n > 1 for n in piece[0].shape]
         if (key := (*many, len(theta_MxW))) not in self._known:
             self._known.add(key)
@@ -247,7 +247,7 @@ def _varying(x: Tensor) -> Tensor:
 
 @cache
 def keep_memory() -> None:
-    """Ask the C library to keep freed memory: mapping every larger tensor anew takes a fifth of the time of small
+    """Make the C library keep freed memory: mapping memory for every larger tensor takes a fifth of the time of small
     models."""
     try:
         libc = ctypes.CDLL(None)

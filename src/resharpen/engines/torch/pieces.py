@@ -13,13 +13,13 @@ from resharpen.engines.base import lengths
 from resharpen.tasks import Batch
 
 PER_PIECE, PER_PAIR = 60.0, 0.004
-"""What a piece costs by itself, and a pair of positions that attend, in units of a position; measured roughly."""
+"""Approximate fixed cost of a piece, and cost of a pair of positions in attention, in units of a position."""
 POSITIONS_AT_ONCE = 2048
 """A piece with more positions than this is split further."""
 
 
 class Piece(NamedTuple):
-    """Some sequences of a minibatch, and where they stand in it."""
+    """Some sequences of a minibatch, and their rows in it."""
 
     inputs: NDArray[np.int64]
     targets: NDArray[np.int64]
@@ -52,7 +52,7 @@ def cuts(length_N: NDArray[np.int64]) -> list[int]:
 
         PER_PIECE + rows * longest * (1 + PER_PAIR * longest)
 
-    is the least: exact, by dynamic programming.
+    is minimal: exact, by dynamic programming.
     """
     n, length = len(length_N), length_N.astype(np.float64)
     row_N = length * (1 + PER_PAIR * length)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from resharpen.tasks import Batch
 
 MOST_BITS = 48
-"""The largest vocabulary whose sets are kept as the bits of one number."""
+"""The largest vocabulary whose sets are stored as the bits of one integer."""
 
 
 class States(NamedTuple):
@@ -24,7 +24,7 @@ class States(NamedTuple):
 
 
 PADDED_TO = 128
-"""Numbers of states come in multiples of this, so that there are few shapes to compile for."""
+"""The number of states is padded to a multiple of this, so that there are few shapes to compile for."""
 
 
 def merged(batch: Batch, vocabulary: int) -> States:

@@ -1,8 +1,8 @@
-"""Headers (`run.json`, `reference.json`), and what headers, manifests and saved states must contain.
+"""Headers (`run.json`, `reference.json`), and checks of the content of headers, manifests and saved states.
 
-A header has a checksum, so that an accidental change is noticed. Whoever can write a header can also write its
-checksum: contents are checked as well, here; tables in `reading.py`; what a foreign header may execute in `own.stored`
-and `Run`.
+A header has a checksum that detects accidental changes. Anyone who can write a header can also write its checksum, so
+the content is checked as well: here, for tables in `reading.py`, and for code that a header names in `own.stored` and
+`Run`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def write_header(path: Path, header: Mapping[str, Any]) -> None:
 
 
 def read_header(path: Path, check: Callable[[Any], None], instead: str) -> dict[str, Any]:
-    """A header whose checksum fits and for which `check` raises no ValueError; FileNotFoundError if there is none.
-    `instead` tells the user what to do if the original is lost."""
+    """A header with a correct checksum and for which `check` raises no ValueError; FileNotFoundError if there is none.
+    `instead` is what to do if the original is lost."""
     try:
         header = json.loads(path.read_bytes())
         check(header)

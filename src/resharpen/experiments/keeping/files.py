@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TEMPORARY = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.tmp")
 LOST = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-"""The file is gone or is something else. Any other OSError may be temporary, so nothing is deleted for it."""
+"""Errors of a missing file or of a path that is not a file. Any other OSError may be temporary: nothing is deleted."""
 
 
 def unreadable(path: Path, error: OSError) -> Failed:
@@ -36,7 +36,7 @@ class TornFile(Exception):
 
 
 def write_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
-    """Write a file atomically; `lasting` waits for the disk, so that it also survives a power cut."""
+    """Write a file atomically; `lasting` flushes it to disk, so that it survives a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def write_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
 
 
 def remove_temporary(directory: Path) -> None:
-    """Delete what killed writers left behind; the caller holds the lock."""
+    """Delete temporary files of killed writers; the caller holds the lock."""
     for path in directory.iterdir():
         if TEMPORARY.fullmatch(path.name):
             path.unlink(missing_ok=True)
@@ -75,7 +75,7 @@ def parquet(table: pl.DataFrame) -> bytes:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray], facts: Mapping[str, str]) -> None:
-    """`facts` name the owner of the arrays. The checksum covers them and names, types, shapes and content."""
+    """`facts` identify the owner of the arrays. The checksum covers them, and names, types, shapes and content."""
     from safetensors.numpy import save
 
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}

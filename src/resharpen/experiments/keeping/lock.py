@@ -1,7 +1,7 @@
-"""Locks between processes: one while a run is created or extended, and a lease on each shard while it is trained.
+"""File locks between processes: one while a run is created or extended, and a lease per shard while it is trained.
 
-The system releases a lock when its holder ends, even if it is killed. Lock files are opened without following links and
-are never written to. A network file system has to support locks; see docs/reliability.md.
+The operating system releases a lock when its process ends, even if it is killed. Lock files are opened without
+following links and are never written to. A network file system must support locks; see docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from resharpen.errors import Failed, UserError
 
 PATIENCE = 60.0
-"""Seconds to wait for a process that creates or extends a run, which takes less than one."""
+"""Seconds to wait for a process that creates or extends a run, which takes less than a second."""
 
 
 @contextlib.contextmanager
@@ -38,7 +38,7 @@ def if_free(path: Path) -> Iterator[bool]:
     """Hold the lock if it is free; yields whether it is held."""
     descriptor = _open(path)
     try:
-        if not (held := _lock(descriptor)):  # `is_held` of another process may have it for a moment
+        if not (held := _lock(descriptor)):  # `is_held` in another process may hold it for a moment
             time.sleep(0.05)
             held = _lock(descriptor)
         yield held
@@ -83,5 +83,5 @@ def _lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     except OSError as error:
-        raise Failed(f"this file system has no locks ({error.strerror}): see docs/reliability.md") from error
+        raise Failed(f"this file system does not support locks ({error.strerror}): see docs/reliability.md") from error
     return True

@@ -1,8 +1,8 @@
-"""More steps for a run that has begun: only where it then ends with the same bits as if it had been that long at first.
+"""Extend a run to more steps: only if the result has the same bits as a run started with this number of steps.
 
-So the schedule up to where each shard is must not change (constant; wsd before its decay), nor may the checkpoints:
-their number grows with the steps. A finished shard goes on from its last state, which is kept where its schedule allows
-that.
+So the learning rates of completed steps must not change (constant; wsd before its decay), nor the existing checkpoints:
+their number grows with the steps. A finished shard continues from its last state, which is stored if its schedule
+allows this.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from resharpen.experiments.keeping.store import Run
 
 READ_STEPS = ("norm", "attention", "positions", "dropout")
-"""Kinds of parts that know the number of steps."""
+"""Kinds of parts that may depend on the number of steps."""
 STEPS_AT_ONCE = 2**14
 
 
 def same_rates(problem: Problem, draws: Draws, steps: int, up_to: int) -> bool:
-    """Whether learning rates up to a step are the same with another number of steps."""
+    """Whether learning rates up to a step are the same with another total number of steps."""
     for first in range(0, up_to, STEPS_AT_ONCE):
         t = np.arange(first + 1.0, min(first + STEPS_AT_ONCE, up_to) + 1)[:, None]
         a, b = (problem.schedule.multipliers(draws, n, t) for n in (problem.steps, steps))
@@ -41,16 +41,16 @@ def same_rates(problem: Problem, draws: Draws, steps: int, up_to: int) -> bool:
 
 
 def longer(old: Experiment, new: Experiment) -> Experiment:
-    """The new experiment with so many checkpoints that those of the old one are among them; UserError if none has."""
+    """The new experiment with enough checkpoints to include those of the old one; UserError if that is impossible."""
     refuse = f"steps {old.steps:,} -> {new.steps:,}"
     if new.models != old.models:
-        raise UserError(f"{refuse}: raise --models and --steps one after the other")
+        raise UserError(f"{refuse}: increase --models and --steps in two separate commands")
     if old.checkpoints >= old.steps:
         checkpoints = max(old.checkpoints, new.steps)
     elif old.checkpoints * new.steps % old.steps:
         apart = f"checkpoints are {old.steps / old.checkpoints:g} steps apart"
         multiple = old.steps // math.gcd(old.steps, old.checkpoints)
-        raise UserError(f"{refuse}: {apart}; take a multiple of {multiple:,} steps")
+        raise UserError(f"{refuse}: {apart}; use a multiple of {multiple:,} steps")
     else:
         checkpoints = old.checkpoints * new.steps // old.steps
     for name, variant in new.variants.items():
@@ -61,37 +61,37 @@ def longer(old: Experiment, new: Experiment) -> Experiment:
 
 
 def states(run: Run, new: Experiment) -> dict[str, Arrays]:
-    """Shard -> its state as a longer run has it; UserError for one that cannot go on."""
+    """Shard -> its state in a run with more steps; UserError for a shard that cannot continue."""
     old, found = run.experiment, {}
     refuse = f"steps {old.steps:,} -> {new.steps:,}"
     for shard in run.shards():
         where, problem = run.files(shard), old.problem(shard)
         if where.is_leased():
-            raise UserError(f"{refuse}: {shard.name} is being trained; wait for it, or stop it")
+            raise UserError(f"{refuse}: {shard.name} is being trained; wait until it has finished, or stop it")
         try:
             arrays = where.final() if where.is_done() else where.saved()
         except files.TornFile as error:
-            raise UserError(f"{refuse}: {error}; take another --out") from error
+            raise UserError(f"{refuse}: {error}; choose another --out") from error
         if arrays is None and not where.is_done():
-            continue  # not begun
-        # Where even the state is missing the schedule is the reason: else it would have been kept.
+            continue  # not started
+        # If there is no state either, the schedule is the reason: otherwise the state would have been stored.
         step = old.steps if arrays is None else int(arrays["state.step"][0])
         if not same_rates(problem, old.ensemble(shard).hyperparameters, new.steps, step):
             raise UserError(
                 f"{refuse}: the schedule '{problem.schedule.name}' of {shard.variant} depends on the number of steps, "
-                f"and {shard.name} is at step {step:,}; take another --out, or 'constant' next time"
+                f"and {shard.name} is at step {step:,}; choose another --out, or use the schedule 'constant'"
             )
         if arrays is None:
-            raise UserError(f"{refuse}: {shard.name} was finished without keeping its state; take another --out")
+            raise UserError(f"{refuse}: {shard.name} was finished without storing its state; choose another --out")
         engine = str(old.variants[shard.variant].engine)
         if compiles(engine, problem) != compiles(engine, replace(problem, steps=new.steps)):
-            raise UserError(f"{refuse}: torch compiles long runs, whose last bits differ; take another --out")
+            raise UserError(f"{refuse}: torch compiles long runs, so the last bits would differ; choose another --out")
         found[shard.name] = _grown(arrays, len(new.checkpoint_steps()))
     return found
 
 
 def _grown(arrays: Arrays, checkpoints: int) -> Arrays:
-    """With room for the scores of more checkpoints, and without a last one."""
+    """The arrays extended for more checkpoints, without the selection `last`."""
     grown = {}
     for name, array in arrays.items():
         if name == "kept_loss" or name.startswith("score."):

@@ -1,4 +1,4 @@
-"""Runs and references, which commands and analysis read alike."""
+"""Open runs and references, which commands and analysis read in the same way."""
 
 from __future__ import annotations
 

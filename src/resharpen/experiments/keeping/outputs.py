@@ -1,4 +1,4 @@
-"""Files that a user asks for (pictures, tables, reports): written whole or not at all, never over a result."""
+"""Output files (figures, tables, reports): written atomically, never over a result."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ OWN = {
     HEADER: re.compile(rf"(shards|{CODE})(/.*)?|{re.escape(HEADER)}|README\.md|\..*", re.DOTALL),
     REFERENCE: re.compile(rf"{re.escape(REFERENCE)}|.*\.parquet", re.DOTALL),
 }
-"""The file that makes a directory a run or a reference -> what else in it is the package's own."""
+"""The file that marks a directory as a run or a reference -> the other files in it that must not be overwritten."""
 
 
 def check_output(path: Path) -> None:
-    """UserError for a path among the own files of a run or a reference, whichever way it leads there."""
+    """UserError for a path of a file that belongs to a run or a reference, also through links."""
     place = absolute(path)
     place = Path(os.path.realpath(place.parent)) / place.name
     for parent in place.parents:
         for header, own in OWN.items():
             if own.fullmatch(str(place.relative_to(parent))) and os.path.exists(parent / header):
-                raise UserError(f"{path} lies among the files that {parent} consists of: choose another place")
+                raise UserError(f"{path} is inside the files of {parent}: choose another path")
 
 
 def write_output(path: Path, data: bytes) -> None:
-    """Write a file. In a run directory that is done under its lock, because whoever holds that removes what killed
-    writers left behind."""
+    """Write a file. In a run directory this holds the run's lock, because a process that has the lock deletes temporary
+    files."""
     check_output(path)
     place = absolute(path)
     in_run = os.path.exists(place.parent / HEADER)

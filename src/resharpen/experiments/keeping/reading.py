@@ -1,7 +1,7 @@
-"""Validation of tables, of runs and of references alike: the declared columns, with values that training can produce. A
-correct hash only says that nothing changed by accident.
+"""Validation of the tables of runs and references: the declared columns, with values that training can produce. A
+correct hash only shows that nothing changed by accident.
 
-- Types are those of the schema; integers and floats of another width are cast, which loses nothing.
+- Types are those of the schema; integers and floats of another width are cast without loss.
 - A column that older tables do not have is filled in from the spec, or with its default, usually null: not recorded.
   Unknown columns are dropped.
 - Rows of unknown metrics stay but are not drawn. The metric that selects checkpoints is required; older tables may lack
@@ -55,7 +55,7 @@ class Reader:
 
     @cached_property
     def _tests(self) -> dict[tuple[str, str], list[int] | None]:
-        """(setting, test) -> reported lengths; None of a user's task, which need not declare them."""
+        """(setting, test) -> reported lengths; None for a user's task, which need not declare them."""
         found: dict[tuple[str, str], list[int] | None] = {}
         for setting in self.experiment.settings:
             for test in ("", *setting.task.tests):
@@ -81,7 +81,7 @@ class Reader:
         keys = [column.name for column in TABLES[name] if column.key]
         if table.select(keys).n_unique() < table.height:
             row = table.filter(table.select(keys).is_duplicated()).select(keys).row(0)
-            raise ValueError(f"it has two rows of {', '.join(map(str, row))}")
+            raise ValueError(f"it has two rows for {', '.join(map(str, row))}")
         models = _models(shards)
         if not (others := table.join(models, on="model", how="anti")).is_empty():
             raise ValueError(f"it has other models, such as {others['model'][0]}")
@@ -214,7 +214,7 @@ class Reader:
 
 
 def _models(shards: Sequence[Shard]) -> pl.DataFrame:
-    """The models of shards, with what their ids say."""
+    """The models of shards, with setting, variant and draw from their ids."""
     import polars as pl
 
     models = [model for shard in shards for model in shard.model_ids]
@@ -253,8 +253,8 @@ def _equal(rows: pl.DataFrame, name: str, other: str) -> None:
 
 
 def _check_polars() -> None:
-    """Failed if polars cannot read anything here, for example because it gets no threads: then no table is damaged, and
-    none must be deleted."""
+    """Failed if polars cannot read any table here, for example because it cannot start threads. Then no table is
+    damaged, and none must be deleted."""
     import polars as pl
 
     try:

@@ -3,7 +3,7 @@
 reference/NAME/
     reference.json          the resolved spec and search; versions, machine and builds of each run that contributed;
                             hashes of the tables, and a checksum
-    models-HASH.parquet     one row per model: what it is, its hyperparameters, its scores, when it diverged
+    models-HASH.parquet     one row per model: setting, variant, draw, hyperparameters, scores, step of divergence
     lengths-HASH.parquet    one row per model, weights, selection, metric and length; values in float32
 
 A reference grows by whole shards, which may come from several runs and machines: draws are the same everywhere. Tables
@@ -41,8 +41,8 @@ KEPT = ("models", "lengths")
 
 @dataclass(frozen=True)
 class Reference:
-    """A directory with a reference. Nothing in it is executed: user code that its spec names has to be admitted before,
-    by a run or by the user."""
+    """A directory with a reference. Nothing in it is executed: user code that its spec names must be admitted first, by
+    a run or by the user."""
 
     directory: Path
     """As it was given, for messages."""
@@ -80,18 +80,18 @@ class Reference:
         return {name: built for made in self.header["made"] for name, built in made["built"].items()}
 
     def shards(self) -> list[Shard]:
-        """All shards of its spec, kept or not."""
+        """All shards of its spec, whether stored or not."""
         return self.experiment.shards()
 
     @cached_property
     def kept(self) -> list[Shard]:
-        """The shards that it has."""
+        """The shards that it contains."""
         names = [name for made in self.header["made"] for name in made["built"]]
         try:
             shards = [shard_named(self.experiment, name) for name in names]
             models = [model for shard in shards for model in shard.model_ids]
             if not models or len(set(models)) < len(models):
-                raise ValueError("it keeps a model twice" if models else "it keeps no shard")
+                raise ValueError("it contains a model twice" if models else "it contains no shard")
         except ValueError as error:
             raise UserError(f"{self.directory / REFERENCE} is damaged: {error}") from error
         return shards
@@ -126,7 +126,7 @@ def find_reference(name: str) -> Reference:
     if name not in (there := references()):
         known = ", ".join(there) or "none"
         hint = suggestion(name, [*there])
-        raise UserError(f"there is no reference for '{name}': {hint}(available: {known}); name one with --reference")
+        raise UserError(f"there is no reference for '{name}': {hint}(available: {known}); choose one with --reference")
     return Reference(there[name])
 
 

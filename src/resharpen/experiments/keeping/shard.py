@@ -31,7 +31,7 @@ RESULTS = (*(f"{name}.parquet" for name in TABLES), WEIGHTS_FILE)
 STATE, MANIFEST, LEASE = "state.safetensors", "manifest.json", ".lease"
 FINAL = "final.safetensors"
 FORMAT = 4
-"""1 had placements in place of variants; 2 did not name the owner in every file; 3 had no checksum in run.json."""
+"""1 had placements instead of variants; 2 did not name the owner in every file; 3 had no checksum in run.json."""
 _MANIFEST = {
     int: ["format"],
     str: ["shard", "identity"],
@@ -71,7 +71,7 @@ class ShardFiles:
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[bool]:
-        """Try to take the right to write here, which ends with the process; yields whether it was free."""
+        """Try to lock this shard for writing, until the process ends at the latest; yields whether it was free."""
         self._refuse_links()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ class ShardFiles:
         return files.read_arrays(self.state, self.facts) if self.state.exists() else None
 
     def keep_final(self, arrays: Mapping[str, NDArray]) -> None:
-        """Keep the last state, for more steps later."""
+        """Store the last state, for more steps later."""
         files.write_arrays(self.directory / FINAL, arrays, self.facts)
 
     def final(self) -> dict[str, NDArray] | None:
@@ -115,7 +115,7 @@ class ShardFiles:
         self.tidy()
 
     def tidy(self) -> None:
-        """Delete what a finished shard no longer needs. Whoever has just opened the lease finds a finished shard."""
+        """Delete state and lease of a finished shard. A process that has just opened the lease finds the manifest."""
         for name in (STATE, LEASE):
             with contextlib.suppress(OSError):  # an open file stays on Windows
                 (self.directory / name).unlink(missing_ok=True)
@@ -131,7 +131,7 @@ class ShardFiles:
             except OSError as error:
                 raise self._lost(name, error) from error
             if size != manifest["bytes"][name]:
-                raise self.damaged(name, "is damaged (its length is not that of the manifest)")
+                raise self.damaged(name, "is damaged (its size differs from the manifest)")
         return True
 
     def read(self, name: str) -> bytes:
@@ -142,7 +142,7 @@ class ShardFiles:
         except OSError as error:
             raise self._lost(name, error) from error
         if manifest is None or files.sha256(data) != manifest["sha256"][name]:
-            raise self.damaged(name, "is damaged (its hash is not that of the manifest)")
+            raise self.damaged(name, "is damaged (its hash differs from the manifest)")
         return data
 
     def told(self, name: str) -> Any:
@@ -159,14 +159,12 @@ class ShardFiles:
             path.unlink(missing_ok=True)
 
     def reopen(self) -> None:
-        """Forget that this shard was finished, with what was found then; its state stays."""
+        """Delete the manifest and results of this shard, so that it is unfinished; its state stays."""
         for name in (MANIFEST, FINAL, *RESULTS):
             (self.directory / name).unlink(missing_ok=True)
 
     def damaged(self, name: str, what: str) -> Damaged:
-        return Damaged(
-            f"{self.directory / name} {what}: run the same command again to redo this shard and only this one"
-        )
+        return Damaged(f"{self.directory / name} {what}: run the same command again to train only this shard again")
 
     def _lost(self, name: str, error: OSError) -> Exception:
         """`Damaged` for a file that is gone, `Failed` for an error that may be temporary."""
@@ -189,15 +187,15 @@ class ShardFiles:
             raise self.damaged(MANIFEST, "is not a manifest") from None
         for name, value in {"format": FORMAT, **self.facts}.items():
             if manifest.get(name) != value:
-                what = f"is not this shard's ({name} is {manifest.get(name)!r}, not {value!r})"
+                what = f"belongs to another shard ({name} is {manifest.get(name)!r}, not {value!r})"
                 raise Foreign(
-                    f"{self.directory / MANIFEST} {what}: put back the run.json, or the shard, that belongs here, or "
+                    f"{self.directory / MANIFEST} {what}: restore the matching run.json or shard, or "
                     f"train it again with: resharpen run {shlex.quote(str(self.run))} --discard. Nothing was deleted"
                 )
         return manifest
 
     def _path(self, name: str) -> str:
-        """A file as text: ten times as fast as pathlib, which matters for ten thousand shards."""
+        """A path as text: ten times as fast as pathlib, which matters for ten thousand shards."""
         return f"{self.run}/shards/{self.name}/{name}"
 
     def _refuse_links(self) -> None:
@@ -205,12 +203,12 @@ class ShardFiles:
             if path == self.run:
                 return
             if path.is_symlink():
-                raise UserError(f"{path} is a symbolic link: a run is not written through links")
+                raise UserError(f"{path} is a symbolic link: runs are not written through links")
 
 
 @lru_cache(maxsize=2**17)
 def _read_manifest(path: str, inode: int, size: int, modified: int) -> dict[str, Any]:
-    """Reads an unchanged manifest once, although one command asks for it many times; ValueError if it is not one."""
+    """Read a manifest, cached as long as the file is unchanged; ValueError if it is not a manifest."""
     manifest = json.loads(Path(path).read_bytes())
     check_fields(manifest, _MANIFEST)
     for key, kind in (("sha256", str), ("bytes", int)):

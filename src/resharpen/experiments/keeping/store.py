@@ -1,13 +1,13 @@
-"""A run directory: its files, how they are written and read.
+"""A run directory: its files, and how they are written and read.
 
 run.json                                the resolved spec, versions, machine, the command that resumes it, a checksum
-README.md                               the same for people
-code/HASH-FILE.py, HASH-FILE.imports/   copies of user code and of what it imports, to read
+README.md                               a description for readers
+code/HASH-FILE.py, HASH-FILE.imports/   copies of user code and of the modules that it imports
 shards/SETTING/VARIANT/FIRST-LAST/
-    state.safetensors                   of an unfinished shard: everything needed to resume bit for bit
-    models, curves, lengths .parquet    of a finished shard: its rows of the three tables
-    weights.safetensors                 the kept weights, WEIGHTS.SELECTION.NAME [M, ...]
-    final.safetensors                   the last state, where the schedule allows more steps later
+    state.safetensors                   unfinished shard: everything needed to resume with the same bits
+    models, curves, lengths .parquet    finished shard: its rows of the three tables
+    weights.safetensors                 weights of the selected checkpoints, WEIGHTS.SELECTION.NAME [M, ...]
+    final.safetensors                   the last state, if the schedule allows more steps later
     manifest.json                       hashes of the other files, written last: the shard is finished
     .lease                              held by the process that trains the shard; deleted when it is finished
 .lock                                   held briefly while the run is created or extended
@@ -49,7 +49,7 @@ HEADER, REFERENCE, LOCK, CODE = "run.json", "reference.json", ".lock", "code"
 
 
 def quoted(path: Path) -> str:
-    """A path quoted for the shell, and not to be taken for an option."""
+    """A path quoted for the shell, so that it cannot be read as an option."""
     return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
@@ -57,8 +57,8 @@ def quoted(path: Path) -> str:
 class Run:
     """An existing run directory.
 
-    User code is executed from the file that it came from, if that is unchanged and this account has trained with it;
-    any other, and copies in a run directory, only with `trust_code`.
+    User code is executed from its original file if that is unchanged and this account has trained with it. Other files,
+    and the copies in a run directory, are executed only with `trust_code`.
     """
 
     directory: Path
@@ -94,8 +94,8 @@ class Run:
         return from_stored(self._header["spec"], self.directory / HEADER)
 
     def _admit(self, path: Path, sha256: str, imports: Any) -> None:
-        """Admit user code: what this process has admitted already, because the user named the file; else the file that
-        the header names, if this account has trained with it; else, with `trust_code`, that or the copy in the run."""
+        """Admit user code: a file that this process has already admitted, because the user named it; else the file in
+        the header, if this account has trained with it; else, with `trust_code`, that file or the copy in the run."""
         if own.is_admitted(sha256):
             return
         kept = code_copy(self.root, path, sha256)
@@ -105,7 +105,7 @@ class Run:
             if candidate.is_file() and own.read(candidate).digest == sha256:
                 own.admit(candidate)
                 return
-        what = "has changed since this run began" if path.is_file() else "no longer exists"
+        what = "has changed since this run started" if path.is_file() else "no longer exists"
         what = f", or a file that it imports, {what}" if imports and path.is_file() else f" {what}"
         remedies = f"restore it, choose another --out for a new run, or execute the copy {kept} with --trust-code"
         raise UserError(f"{path}{what}: {remedies}")
@@ -134,7 +134,7 @@ class Run:
         return self._header["provenance"]
 
     def rounding(self, shard: Shard) -> str:
-        """The build that trains a shard, as far as it decides rounding; empty if unknown when the run began."""
+        """The part of a shard's build that determines rounding; empty if unknown when the run started."""
         return self._header["rounding"].get(engine_of(self.experiment, shard.variant), "")
 
     def shards(self) -> list[Shard]:
@@ -195,7 +195,7 @@ class Run:
         return table
 
     def look_over(self, shards: Sequence[Shard]) -> list[bool | Damaged | Foreign]:
-        """Whether each shard is finished, or what is wrong with it: everything that reading its results would find."""
+        """Whether each shard is finished, or its error. This detects every error that reading the results would."""
         found: list[Any] = [self._whole(shard) for shard in shards]
         whole = [i for i, pieces in enumerate(found) if isinstance(pieces, dict)]
         try:
@@ -227,7 +227,7 @@ class Run:
             kept = files.parse_arrays(data, where.facts, verified=True)
             check_arrays(kept, self._weights_like(shard))
         except (files.TornFile, ValueError) as error:
-            raise where.damaged(WEIGHTS_FILE, f"is not this shard's ({error})") from error
+            raise where.damaged(WEIGHTS_FILE, f"belongs to another shard ({error})") from error
         return kept
 
     def _weights_like(self, shard: Shard) -> dict[str, NDArray]:
@@ -244,11 +244,11 @@ class Run:
 
 
 def _not_its_table(where: ShardFiles, name: str, error: ValueError) -> Damaged:
-    return where.damaged(f"{name}.parquet", f"is not this shard's table ({error})")
+    return where.damaged(f"{name}.parquet", f"is not the table of this shard ({error})")
 
 
 def no_run(directory: Path, further: Iterable[str] = ()) -> UserError:
-    """An error that suggests a run beside the directory or in runs/, or one of the further names."""
+    """An error that suggests a run in the same directory or in runs/, or one of the further names."""
     places = dict.fromkeys((directory.parent, Path("runs")))
     found = [(place, path.parent.name) for place in places for path in sorted(absolute(place).glob(f"*/{HEADER}"))]
     runs = {name: str(place / name) for place, name in found}
@@ -272,20 +272,20 @@ def locked(run: Run) -> Iterator[None]:
 
 
 def open_run(new_run: Run, experiment: Experiment) -> None:
-    """Create a run, or continue one: with the same spec, with more models, or with more steps where that gives the bits
-    of a run of that length. The caller holds its lock and has read nothing of it."""
+    """Create a run, or continue one: with the same spec, with more models, or with more steps if the result has the
+    bits of a run of that length. The caller holds its lock and has not read it yet."""
     if not (new_run.root / HEADER).exists():
         _write_header(new_run, experiment, [])
         return
     run = copy.copy(new_run)  # the header may be written here, and `new_run` must read the new one
     old, new = run.experiment, experiment
     if new.engine == "auto":
-        # unless asked otherwise, a run continues with the engines that it began with
+        # by default a run continues with the engines that it started with
         begun = {name: variant.engine for name, variant in old.variants.items()}
         asked = {name: variant.engine or begun.get(name) for name, variant in new.variants.items()}
         new = new.with_engines(asked, old.engine)
     before = run._header.get("checkpoints_before") or []
-    if new.checkpoints in before:  # the spec of a run that got more steps, and with them more checkpoints
+    if new.checkpoints in before:  # a spec from before the run was extended to more steps and checkpoints
         new = new._with(checkpoints=old.checkpoints)
     grows, goes_on = new.models > old.models, new.steps > old.steps
     stored = {**run._header["spec"], "models": new.models if grows else old.models, "drawn": run._header["drawn"]}
@@ -306,7 +306,7 @@ def open_run(new_run: Run, experiment: Experiment) -> None:
 
 
 def _begun(run: Run) -> dict[str, Any]:
-    """What a header keeps when it is written again."""
+    """Fields of a header that stay when it is written again."""
     kept = ("code", "rounding", "provenance", "checkpoints_before")
     return {name: run._header[name] for name in kept if name in run._header}
 
@@ -331,7 +331,7 @@ def engine_of(experiment: Experiment, variant: str) -> str:
 
 
 def roundings(experiment: Experiment) -> dict[str, str]:
-    """Engine -> the build on this machine, as far as it decides rounding."""
+    """Engine -> the part of this machine's build that determines rounding."""
     engines = {engine_of(experiment, name) for name in experiment.variants}
     return {engine: rounding(engine, experiment.march, experiment.device) for engine in sorted(engines)}
 
@@ -349,7 +349,7 @@ def check_rounding(run: Run) -> None:
 
 
 def _refuse_other_directory(run: Run) -> None:
-    """UserError for a directory that is not a run and holds more than a start that was interrupted leaves."""
+    """UserError for a directory that is not a run, unless it contains only files of an interrupted start."""
     try:
         there = [path.name for path in run.root.iterdir()] if run.root.exists() else []
     except NotADirectoryError:
@@ -363,7 +363,7 @@ def _refuse_other_directory(run: Run) -> None:
 def _write_header(
     run: Run, experiment: Experiment, extents: Sequence[int], begun: Mapping[str, Any] | None = None
 ) -> None:
-    """Write run.json and the files beside it; `begun` are fields that an existing run keeps."""
+    """Write run.json, the README and copies of code; `begun` are fields that an existing run keeps."""
     sources = {own.source(reference) for reference in experiment.references()}
     header = {
         "format": FORMAT,
@@ -382,7 +382,7 @@ def _write_header(
 def _write_beside(run: Run, experiment: Experiment) -> None:
     """Write copies of user code and the README where they are missing."""
     if (run.root / CODE).is_symlink():
-        raise UserError(f"{run.directory / CODE} is a symbolic link: a run is not written through links")
+        raise UserError(f"{run.directory / CODE} is a symbolic link: runs are not written through links")
     for source in {own.source(reference) for reference in experiment.references()}:
         if not run.trust_code:
             trust.remember(source.path, source.digest)
@@ -401,12 +401,12 @@ def _write_beside(run: Run, experiment: Experiment) -> None:
 
 
 def code_lines(experiment: Experiment) -> list[str]:
-    """The user's own code in an experiment, a line per file: where it is, its hash, and what it imports."""
+    """The user code of an experiment, one line per file: path, hash and imports."""
     return sorted({str(own.source(reference)) for reference in experiment.references()})
 
 
 def _code_entry(source: own.Source) -> dict[str, Any]:
-    """What the header says of a file of the user's; its hash covers what it imports."""
+    """The header's entry of a file of user code; its hash includes the modules that it imports."""
     entry: dict[str, Any] = {"path": str(source.path), "sha256": source.digest}
     modules = [{"module": x.module, "path": str(x.path), "sha256": x.sha256} for x in source.imports]
     return {**entry, "imports": modules} if modules else entry
@@ -420,10 +420,10 @@ _README = """# {name}
 
 A run of `resharpen`. To continue it: `{command}`
 
-- `run.json`: the resolved spec, the versions and the machine it was started with; not to be edited
-- `shards/`: one directory for each setting, variant and group of draws; a shard with a `manifest.json` is finished
+- `run.json`: the resolved spec, versions and machine; do not edit it
+- `shards/`: one directory per setting, variant and group of draws; a shard with a `manifest.json` is finished
 {tables}
-- `code/`: copies of your own code that the run used, to read
+- `code/`: copies of the user code of this run
 
 Look at it: `resharpen status {quoted}`, `resharpen figure {quoted}`, `resharpen results {quoted}`.
 In Python: `import resharpen as rs; rs.load({python})`.

@@ -28,7 +28,7 @@ READ = ("rms_epsilon",)
 
 @dataclass(frozen=True)
 class StoredModel:
-    """One model with its kept weights.
+    """One model with the weights of a selected checkpoint.
 
     model = rs.load_model(rs.load("runs/demo"), "sct-v9-s3/peri/0")
     model([[2, 0, 5]])        # probabilities of the next token, [1, 9]
@@ -43,21 +43,21 @@ class StoredModel:
     weights: Arrays
     """Name -> array, without a model axis."""
     step: int
-    """The checkpoint that was kept."""
+    """The step of the checkpoint."""
     seed: int = 0
-    """Of the run; with the setting and the draw it gives the constants of the user's own modules."""
+    """Seed of the run; with the setting and the draw it determines the constants of the user's modules."""
 
     def __call__(self, sequences: Sequence[Any] | NDArray) -> NDArray[np.float32]:
         """Probabilities of the next token after each sequence of tokens, [N, V]; sequences may differ in length.
 
-        A model that reads items takes sequences of (priority, class) pairs and gives the probability of each class.
+        A model of items takes sequences of (priority, class) pairs and returns the probability of each class.
         """
         import torch
 
         module, rows = self.module(), []
         for sequence in sequences:
             with torch.no_grad():
-                logits = module(self.read(sequence)).flatten(0, -2)[-1]  # the last position, where there are several
+                logits = module(self.read(sequence)).flatten(0, -2)[-1]  # the last position, if there are several
             rows.append(logits.softmax(-1).numpy())
         return np.stack(rows) if rows else np.empty((0, self.setting.task.vocabulary), np.float32)
 
@@ -67,7 +67,7 @@ class StoredModel:
 
             embedding, BLOCKstream      the residual stream before the first block and after each, [L, D]
             BLOCKlogits, BLOCKweights   attention before and after its softmax, [H, Q, K]
-            BLOCKupdate                 what a block adds, before its norm, [L, D]
+            BLOCKupdate                 output of a block, before its norm, [L, D]
             BLOCKblock_in.before, .after and so on      input and output of each norm
             output                      logits of the next token after every prefix, [L, V]
         """
@@ -81,7 +81,7 @@ class StoredModel:
         for name, around in record.items():
             if isinstance(around, tuple):
                 named |= {f"{name}.{side}": x for side, x in zip(("before", "after"), around, strict=True)}
-        # one model, one sequence; the features of items have no axis for the latter
+        # drop the axes of models and sequences; features of items have no axis of sequences
         return {name: (x[0, 0] if x.ndim > 3 else x[0]).numpy() for name, x in named.items()}
 
     def read(self, sequence: Any) -> Any:
@@ -104,7 +104,7 @@ class StoredModel:
 
     def module(self) -> nn.Module:
         """The model as a plain torch module, to evaluate or to train further: tokens [N, L] of any integer type ->
-        logits [N, L, V]; or items -> logits [N, C]. Of a module of the user's own it is that module."""
+        logits [N, L, V]; or items -> logits [N, C]. For a user's module this is the module itself."""
         from resharpen.models.adapter import ModuleModel, init_key, with_weights
         from resharpen.models.module import SingleModel
 
@@ -125,7 +125,7 @@ def load_model(run: Run, model_id: str, weights: Weights = "train", selection: s
             f"no weights '{weights}' of selection '{selection}': allowed are train, bema and best, best-trained, last"
         )
     if any(np.isnan(array).any() for array in kept.values()):
-        raise UserError(f"model '{model_id}' diverged before a checkpoint could be kept")
+        raise UserError(f"model '{model_id}' diverged before its first checkpoint, so it has no weights")
     row = run.table("models").filter(model=model_id).row(0, named=True)
     step = row[step_column(f"{weights}.{selection}")]
     variant = run.experiment.variants[shard.variant]
@@ -134,7 +134,7 @@ def load_model(run: Run, model_id: str, weights: Weights = "train", selection: s
     # an older run may lack hyperparameters that were added later: that matters only if the model reads them
     hyperparameters = {name: row[name] for name in run.experiment.rows(variant) if row[name] is not None}
     if missing := [name for name in (*READ, *parts.hyperparameters) if name not in hyperparameters]:
-        raise UserError(f"model '{model_id}' cannot be opened: its {missing[0]} is not recorded in {run.directory}")
+        raise UserError(f"model '{model_id}' cannot be loaded: its {missing[0]} is not recorded in {run.directory}")
     return StoredModel(model_id, shard.setting, model, parts, hyperparameters, kept, step, run.experiment.seed)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Reported = Mapping[tuple[str, str], ByLength]
 """(WEIGHTS.SELECTION, metric) -> values by length."""
 Without = Mapping[tuple[str, str], NDArray[np.floating]]
-"""The same -> values by length without each block of sequences, [M, lengths, blocks]."""
+"""(WEIGHTS.SELECTION, metric) -> values by length without each block of sequences, [M, lengths, blocks]."""
 
 
 def models_table(
@@ -31,7 +31,7 @@ def models_table(
     diverged_at_M: NDArray[np.int64],
     kept_step: Mapping[str, NDArray[np.int64]],
 ) -> pl.DataFrame:
-    """One row per model: what it is, every hyperparameter, the steps of the kept checkpoints, divergence."""
+    """One row per model: setting, variant, draw, hyperparameters, steps of the selected checkpoints, divergence."""
     same = shared_values(experiment, shard.setting, shard.variant)
     data = {name: [value] * shard.count for name, value in same.items()}
     data |= {"model": shard.model_ids, "draw": shard.draw_M, **hyperparameters, "diverged_at": _step(diverged_at_M)}
@@ -136,7 +136,7 @@ def _fields(*things: Any) -> dict[str, Any]:
 
 
 def _lists(values_MxSxK: NDArray[np.floating] | None, rows: int) -> pl.Series:
-    """A list per row, null where it is not known as a whole."""
+    """One list per row, null unless all its values are known."""
     import polars as pl
 
     kind = pl.List(pl.Float32)
@@ -147,7 +147,7 @@ def _lists(values_MxSxK: NDArray[np.floating] | None, rows: int) -> pl.Series:
 
 
 def _value(values: NDArray[np.floating]) -> pl.Series:
-    """Values with null in place of nan."""
+    """Values with null instead of nan."""
     import polars as pl
 
     return pl.Series(values).fill_nan(None)

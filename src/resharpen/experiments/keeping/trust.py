@@ -1,8 +1,8 @@
-"""Code that this account has trained with: the only code that looking at a run executes without being asked.
+"""Code that this account has trained with: the only code that reading a run executes without `--trust-code`.
 
 A header can name any file on this machine, and its hash. So a run that is created or continued with code that the user
 named records path and hash of that code in the user's state directory. A run whose header names other code, because
-somebody else trained it, is opened with `--trust-code` only.
+someone else trained it, can be opened only with `--trust-code`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pathlib import Path
 
 
 def remember(path: Path, sha256: str) -> None:
-    """Record that this account trains with the code at `path`; nothing is recorded where that is not possible."""
+    """Record that this account trains with the code at `path`, if the record can be written."""
     if not is_known(path, sha256):
         with contextlib.suppress(OSError, RuntimeError):
             record = _record()
             record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # private whatever the user's mask is, and appended by one call, so that processes may record at once
+            # private for any umask; appended in one call, so that several processes may record at the same time
             descriptor = os.open(record, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             os.write(descriptor, f"{_entry(path, sha256)}\n".encode())
             os.close(descriptor)
 
 
 def is_known(path: Path, sha256: str) -> bool:
-    """Whether this account has trained with this very code at this very path."""
+    """Whether this account has trained with the same code at the same path."""
     try:
         record = _record()
         return not _others_may_write(record) and _entry(path, sha256) in record.read_text(encoding="utf-8").splitlines()
@@ -36,7 +36,7 @@ def is_known(path: Path, sha256: str) -> bool:
 
 
 def _record() -> Path:
-    """RuntimeError for an account without a home directory."""
+    """The file of the record; RuntimeError for an account without a home directory."""
     from platformdirs import user_state_path
 
     return user_state_path("resharpen", appauthor=False) / "code"

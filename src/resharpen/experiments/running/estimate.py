@@ -31,23 +31,23 @@ from resharpen.words import duration
 
 CALIBRATION_SECONDS = 0.05
 TIMES = "times.json"
-"""In the cache directory: how long each figure takes here."""
+"""File in the cache directory with the estimated times of all figures."""
 SHARD_SECONDS = 0.2
-"""Start of a shard and writing of its results."""
+"""Seconds to start a shard and to write its results."""
 SLOTS = len(WEIGHTS) * len(SELECTIONS)
-"""Reports per shard, at most: kept checkpoints of one kind are often those of another."""
+"""Upper bound on reports per shard: several selections are often the same checkpoint."""
 LENGTHS = 10
 """Approximate number of lengths in a report."""
 TOGETHER = {"minimal": GROUP}
-"""Model family -> native models that train side by side at the cost of one; 1 for the others."""
+"""Model family -> native models that train in parallel at the cost of one; 1 for the others."""
 BYTES_PER_VALUE = 4.5
-"""Kept weights are stored uncompressed; tables compress well."""
+"""Bytes per value: weights are stored uncompressed, tables compress well."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Measured seconds for up to so many models: per training step with minibatches of so many sequences; per
-    checkpoint and per report, for each kind of weights, on validation sets of a given size."""
+    """Measured seconds for up to `models` models: per training step with minibatches of a given size; per checkpoint
+    and per report, for each kind of weights, on validation sets of a given size."""
 
     seconds: float
     models: int
@@ -55,10 +55,10 @@ class Pace:
     checkpoint: float = 0.0
     """Seconds to score one kind of weights on the selection set, divided by the size of the set."""
     report: float = 0.0
-    """The same with all that is reported."""
+    """The same for all reported metrics."""
 
     def of(self, models: int) -> "Pace":
-        """For fewer models, where each takes as long as any other."""
+        """The pace for fewer models, if all models take equally long."""
         share = models / self.models
         return Pace(self.seconds * share, models, self.batch, self.checkpoint * share, self.report * share)
 
@@ -120,7 +120,7 @@ def measure_pace(experiment: Experiment, shard: Shard, scored: bool = True) -> P
 
 
 def _seconds(what: Callable[[], None]) -> float:
-    """The shorter of two calls, since the first may load code; a slow one is not repeated."""
+    """Seconds of the faster of two calls, since the first may load code; a slow call is not repeated."""
     best = np.inf
     for _ in range(2):
         started = time.perf_counter()
@@ -132,8 +132,8 @@ def _seconds(what: Callable[[], None]) -> float:
 
 
 def calibrate(experiment: Experiment) -> Paces:
-    """Of variants that differ in the placement only, the first and the last are timed, and all get the mean; where the
-    native engine trains them, also of those that differ in attention and positions, which cost about the same there."""
+    """Among variants that differ only in the placement, the first and the last are timed, and all get the mean. On the
+    native engine this also applies to attention and positions, which cost about the same there."""
     alike: dict[Variant, list[str]] = {}
     for name, variant in experiment.variants.items():
         in_kernels = {"attention": "softmax", "positions": None} if variant.engine == "native" else {}
@@ -142,9 +142,9 @@ def calibrate(experiment: Experiment) -> Paces:
     for setting in experiment.settings:
         for variant, names in alike.items():
             ends = sorted({names[0], names[-1]})
-            # a whole group, because its models share the drawing of minibatches
+            # a whole group, because its models share the cost of sampling minibatches
             shards = [Shard(setting, name, 0, min(GROUP, experiment.models)) for name in ends]
-            # what scoring costs depends neither on the training length nor, noticeably, on the placement
+            # the cost of scoring depends neither on the training length nor, noticeably, on the placement
             key = (setting.task, setting.model_of(variant), variant)
             measured = [measure_pace(experiment, s, scored=s is shards[0] and key not in scoring) for s in shards]
             of_key = scoring.setdefault(key, measured[0])
@@ -187,7 +187,7 @@ def describe(experiment: Experiment, workers: int | None = None) -> str:
 
 
 def _parameters(experiment: Experiment) -> str:
-    """How many parameters models have, and of the user's own what each of them is."""
+    """The number of parameters per variant, and each parameter of the user's models."""
     counts, baseline = parameter_counts(experiment), experiment.baseline or next(iter(experiment.variants))
     lines = [f"  parameters  {line}" for line in side_by_side(counts)]
     lines += [f"  warning     {line}" for line in unlike(counts, baseline)]
@@ -217,14 +217,14 @@ def time_figures(again: bool = False) -> tuple[dict[tuple[str, str], float], str
     asked, seconds = "torch" if engine == "torch" else "auto", {}
     paces: dict[str, Paces] = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # `run` says which variants use torch, and why
+        warnings.simplefilter("ignore")  # `run` warns which variants use torch, and why
         for name in SHELF:
             experiments = {scale: with_engine(take(name, scale).with_changes(engine=asked)) for scale in SCALES}
             run = SHELF[name].run or name
             pace = paces[run] = paces.get(run) or calibrate(experiments["laptop"])
             seconds |= {(name, scale): estimate(experiment, pace).seconds for scale, experiment in experiments.items()}
     by_scale = {name: {scale: seconds[name, scale] for scale in SCALES} for name in SHELF}
-    with contextlib.suppress(OSError, Failed):  # a cache that cannot be written is no reason to fail
+    with contextlib.suppress(OSError, Failed):  # it is not an error if the cache cannot be written
         write_json(cache_directory() / TIMES, {"measured_on": same, "seconds": by_scale})
     return seconds, engine
 

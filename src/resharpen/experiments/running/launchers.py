@@ -31,12 +31,12 @@ IMPORTED = 79
 PR_SET_PDEATHSIG = 1
 """Of prctl(2)."""
 HANDLED = [*STOPPING, *SAVING]
-"""Signals for the driver; a terminal and a batch system send them to the workers as well."""
+"""Signals that only the driver handles; terminals and batch systems send them to the workers as well."""
 
 Ask = Callable[[], Asked]
 OnProgress = Callable[[Progress], None]
 Launcher = Callable[[Run, Sequence[Shard], int | None, OnProgress, Ask], None]
-"""Trains shards with a number of workers, None for the launcher's default; returns early once asked to stop."""
+"""Trains shards with a number of workers, None for the launcher's default; returns early if a stop is requested."""
 Lines = dict[Any, Any]
 """The driver's end of the pipe to each running worker -> its process."""
 
@@ -53,7 +53,7 @@ def leave_if_imported() -> None:
 
 
 def launch(run: Run, shards: Sequence[Shard], workers: int | None, on_progress: OnProgress, asked: Ask) -> None:
-    """Train the given shards, except those that another process has. Once asked to stop, save all states and return."""
+    """Train the given shards, except those locked by another process. On a stop request, save all states and return."""
     workers = workers or cores()
     if workers == 1 or len(shards) <= 1:
         for shard in shards:
@@ -64,7 +64,7 @@ def launch(run: Run, shards: Sequence[Shard], workers: int | None, on_progress: 
 
 
 def train(run: Run, shard: Shard, on_progress: OnProgress, asked: Ask) -> bool:
-    """Train one shard, unless it is finished or another process has it; False if stopped before its end."""
+    """Train one shard, unless it is finished or locked by another process; False if stopped before its end."""
     files, steps = run.files(shard), run.experiment.steps
     with files.lease() as held:
         found = run.look_over([shard])[0] if held else True
@@ -84,17 +84,17 @@ def train(run: Run, shard: Shard, on_progress: OnProgress, asked: Ask) -> bool:
 
 @contextlib.contextmanager
 def _blamed(run: Run, shard: Shard, on_progress: OnProgress) -> Iterator[OnProgress]:
-    """Errors of user code are reported as such; what is yielded reports progress, and notices changed global state."""
+    """Report errors of user code as such; yields a progress callback that also detects changed global state."""
     if not run.experiment.references():
         yield on_progress
         return
-    keeps = "this run keeps the code that it began with: correct the file and choose another --out"
-    with own.blamed(f"variant '{shard.variant}' failed in your own code while it was trained; {keeps}"):
+    keeps = "this run keeps the code that it started with: correct the file and choose another --out"
+    with own.blamed(f"variant '{shard.variant}' failed in your own code during training; {keeps}"):
         before = guard.arithmetic()
 
         def checked(progress: Progress) -> None:
             if progress.step and (name := guard.changed(before)):
-                raise UserError(f"variant '{shard.variant}': your code called {name} while it was trained; {keeps}")
+                raise UserError(f"variant '{shard.variant}': your code called {name} during training; {keeps}")
             on_progress(progress)
 
         yield checked
@@ -118,8 +118,8 @@ def _in_processes(run: Run, shards: Sequence[Shard], workers: int, on_progress: 
 
 
 def start_process(target: Callable[..., None], *arguments: Any) -> tuple[Any, Any]:
-    """Our end of a pipe to a new process that runs `target`, and the process. It gets the other end as last argument,
-    and begins with signals blocked."""
+    """A pipe to a new process that runs `target`, and the process. It gets the other end of the pipe as last argument,
+    and starts with signals blocked."""
     # spawn, never fork: a forked child inherits locks and threads in an arbitrary state
     context = multiprocessing.get_context("spawn")
     # Python's resource tracker would be killed by USR1; starting it also unblocks signals, so it has its own block
@@ -135,7 +135,7 @@ def start_process(target: Callable[..., None], *arguments: Any) -> tuple[Any, An
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Deliver signals after the context. A process started within has them blocked until it unblocks them."""
+    """Delay signals until the end of the context. A process started within has them blocked until it unblocks them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -170,7 +170,7 @@ def _listen(lines: Lines, names: Sequence[str], on_progress: OnProgress, asked: 
 
 def tell(lines: Iterable[Any], message: Asked | str | None) -> None:
     for line in lines:
-        with contextlib.suppress(OSError):  # `_listen` notices a worker that has ended
+        with contextlib.suppress(OSError):  # `_listen` detects a worker that has ended
             line.send(message)
 
 
@@ -185,7 +185,7 @@ def check_imported(process: Any) -> None:
 
 
 def _check_end(process: Any, at: str | None) -> None:
-    """Raise if a worker ended early: `at` is what it was working on, None if it was told to end."""
+    """Raise if a worker ended early: `at` is the shard that it was training, None if it was told to end."""
     check_imported(process)
     if process.exitcode or at is not None:
         where = f" at {at}" if at else ""
@@ -193,7 +193,7 @@ def _check_end(process: Any, at: str | None) -> None:
 
 
 def _work(directory: str, trust_code: bool, code: Sequence[str], line: Any) -> None:
-    """A worker: ask for shards until there are none, or until told to stop. `code`: files that the driver admitted."""
+    """A worker: request shards until there are none, or until told to stop. `code`: files that the driver admitted."""
     settle()
     be_killed_with_driver()
     threading.Thread(target=_end_with_driver, daemon=True).start()
@@ -230,7 +230,7 @@ def _work(directory: str, trust_code: bool, code: Sequence[str], line: Any) -> N
 
 
 def send_result(work: Callable[[], Any], line: Any) -> None:
-    """Do the work of a process and send what comes of it to the driver, unless that is None: an exception too."""
+    """Do the work of a process and send its result, unless None, or its exception to the driver."""
     try:
         if (result := work()) is not None:
             line.send(result)
@@ -241,14 +241,14 @@ def send_result(work: Callable[[], Any], line: Any) -> None:
     except (EOFError, ConnectionError):
         pass  # the driver has ended
     except MemoryError:
-        line.send(Failed("a worker needs more memory than there is"))
+        line.send(Failed("a worker ran out of memory"))
     except Exception as error:
         line.send(RuntimeError(f"{type(error).__name__} in a worker: {error}"))
 
 
 def be_killed_with_driver() -> None:
-    """Ask the kernel, where it can, to kill this process with its driver: while user code stays in C, for example in a
-    regular expression that never ends, no other Python thread runs."""
+    """Make the kernel kill this process when its driver dies, where supported: while user code is in a C call, for
+    example in a regular expression that never ends, no other Python thread runs."""
     if sys.platform != "linux":
         return
     import ctypes
@@ -260,8 +260,8 @@ def be_killed_with_driver() -> None:
 
 
 def _end_with_driver() -> None:
-    """End this process when the driver ends, even if it is killed. Work since the last saved state is lost, but nothing
-    blocks: not this process, on a pipe that nobody reads, nor another driver that continues the run."""
+    """End this process when the driver ends, even if it is killed. Work since the last saved state is lost, but neither
+    this process blocks, on a pipe without a reader, nor another driver that continues the run."""
     driver = multiprocessing.parent_process()
     assert driver is not None
     driver.join()

@@ -1,9 +1,9 @@
-"""Which draws of which references to train for a quick check of a machine, so that all of it takes ten minutes.
+"""Which draws of which references to train for a quick check of a machine in about ten minutes.
 
-Steps cannot be cut: the schedule depends on their number, so a shorter training gives other results. What is cut is the
-number of settings (the middle one), variants (the first and the last that the native engine supports) and draws. Every
-reference gets one model per variant first, then `TELLING`, then a group, the cheapest first while all fits. A reference
-whose smallest part does not fit is skipped, and the plan says so.
+The number of steps cannot be reduced, because the schedule depends on it. Reduced are the settings (only the middle
+one), the variants (only the first and the last that the native engine supports) and the draws. Every reference gets one
+model per variant first, then `TELLING`, then a group, the cheapest first while the time allows. A reference whose
+smallest subset takes too long is skipped, and the plan says so.
 """
 
 from collections.abc import Sequence
@@ -17,25 +17,25 @@ from resharpen.experiments.specs.spec import Experiment
 from resharpen.streams import GROUP
 
 MINUTES = 7.5
-"""Of training, as estimated; the rest of ten is for compiling kernels, starting workers and reports."""
+"""Estimated training time; the rest of ten minutes is for compiling kernels, starting workers and reports."""
 TELLING = 6
-"""Models per variant from which `verify` can tell another result from rounding: fewer have no interval."""
+"""Models per variant from which `verify` can distinguish other results from rounding: fewer have no interval."""
 
 
 @dataclass(frozen=True)
 class Quick:
-    """What to train of one reference."""
+    """The subset of one reference to train."""
 
     reference: Reference
     experiment: Experiment
     seconds: float
     """Estimated for this machine."""
     why_not: str = ""
-    """Why it is skipped; empty if it is trained."""
+    """Why the reference is skipped; empty if it is trained."""
 
 
 def plan_quick(references: Sequence[Reference], workers: int | None, minutes: float = MINUTES) -> list[Quick]:
-    """The part of each reference to train."""
+    """The subset of each reference to train."""
     sizes = [_sizes(reference, workers) for reference in references]
     taken: list[Quick | None] = [None] * len(sizes)
     left = minutes * 60
@@ -50,7 +50,7 @@ def plan_quick(references: Sequence[Reference], workers: int | None, minutes: fl
 
 
 def _sizes(reference: Reference, workers: int | None) -> list[Quick]:
-    """Parts of a reference with more and more models, from as many as train at the cost of one."""
+    """Subsets of a reference with increasing numbers of models, from the number that trains at the cost of one."""
     part = cheapest(reference)
     pace = calibrate(part)
     together = max(pace[part.settings[0].name, name].models for name in part.variants)
@@ -59,7 +59,7 @@ def _sizes(reference: Reference, workers: int | None) -> list[Quick]:
 
 
 def cheapest(reference: Reference) -> Experiment:
-    """One setting and at most two variants of a reference, all of whose first draws it has kept."""
+    """One setting and at most two variants whose first draws are all in the reference."""
     whole = reference.experiment
     kept = {(shard.setting.name, shard.variant) for shard in reference.kept if shard.first == 0}
     settings = [setting for setting in whole.settings if any(name == setting.name for name, _ in kept)]
@@ -74,4 +74,4 @@ def cheapest(reference: Reference) -> Experiment:
 def _too_long(plan: Quick) -> str:
     steps, models = plan.experiment.steps, plan.experiment.models
     work = f"{models} model{'s' * (models > 1)} per variant for {steps:,} steps"
-    return f"{work} would take about {plan.seconds / 60:.1f} min here, more than is left"
+    return f"{work} would take about {plan.seconds / 60:.1f} min here, more than the time left"

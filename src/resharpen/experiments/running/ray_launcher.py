@@ -1,7 +1,7 @@
 """Training of shards as Ray tasks, on this machine or on a cluster: one task per shard, on one core.
 
-Tasks report progress to a mailbox, an actor on the driver's node, which answers whether to stop. Ray ends the process
-that is connected to it when its own processes die, so that is a child of ours, unless the caller has connected already.
+Tasks report progress to a mailbox, an actor on the driver's node, which answers whether to stop. If Ray's processes
+die, Ray also ends the process that is connected to it. So a child process connects, unless the caller is connected.
 """
 
 import importlib.util
@@ -45,12 +45,12 @@ from resharpen.experiments.running.training import Asked
 from resharpen.experiments.specs.spec import Shard
 
 RETRIES = 10
-"""How often a shard is given to another worker when its worker or node dies; after that the shard is the cause."""
+"""How often a shard is retried when its worker or node dies; after that the shard is considered the cause."""
 POLL_SECONDS = 0.5
-"""Between two looks at tasks and reports; each takes a few milliseconds of a core that trains."""
+"""Seconds between two polls of tasks and reports; each poll takes a few milliseconds of a training core."""
 CONNECT_SECONDS = 5.0
 STOP_SECONDS = 60.0
-"""How long running tasks may take to save their states, once told to stop."""
+"""Seconds that running tasks have to save their states when told to stop."""
 OBJECTS = 128 * 2**20
 """Bytes of shared memory of a local cluster, which needs little."""
 LOCAL = {
@@ -61,14 +61,14 @@ LOCAL = {
 
 @dataclass(frozen=True)
 class Ray:
-    """The launcher that makes every shard a Ray task, on the cluster at an address, or on one that is started on this
-    machine for the time of the run."""
+    """The launcher that trains every shard as a Ray task, on the cluster at an address, or on a cluster that is started
+    on this machine for the duration of the run."""
 
     address: str | None = None
 
     def __post_init__(self) -> None:
-        """Check, before anything is written, that Ray is installed and that the address answers: Ray would wait for
-        minutes."""
+        """Check, before anything is written, that Ray is installed and that the address answers: Ray itself would wait
+        for minutes."""
         if importlib.util.find_spec("ray") is None:
             raise UserError("the launcher 'ray' needs Ray: pip install 'resharpen[ray]'")
         if self.address in (None, "auto"):
@@ -85,11 +85,11 @@ class Ray:
     def __call__(
         self, run: Run, shards: Sequence[Shard], workers: int | None, on_progress: OnProgress, asked: Ask
     ) -> None:
-        """Train shards, by default one per core at a time. Once asked to stop, save all states and return. A shard that
+        """Train shards, by default one per core at a time. On a stop request, save all states and return. A shard that
         fails does not stop the others; failures are raised at the end."""
         workers = workers if workers or self.address else cores()
         needs_gpu = run.experiment.device == "cuda"
-        # killed tasks cannot remove what is theirs, and may still write to it
+        # killed tasks cannot remove their files, and may still write to them
         scratch = tempfile.TemporaryDirectory(prefix="resharpen-", ignore_cleanup_errors=True)
         with scratch as temporary, _word(run.root) as word:
             parcel = Parcel(str(run.root.resolve()), word, _content(run), versions(), temporary)
@@ -99,12 +99,12 @@ class Ray:
             names = f"{', '.join(list(failed)[:3])}{', ...' * (len(failed) > 3)}"
             kind = UserError if all(outcome.users for outcome in failed.values()) else Failed
             what = f"{len(failed)} of {len(shards)} shards failed ({names}); the others did not"
-            raise kind(f"{what}. Again: {run.command}")
+            raise kind(f"{what}. Continue with: {run.command}")
 
 
 @dataclass(frozen=True)
 class Work:
-    """What there is to do, for the process that is connected to Ray."""
+    """The work of the process that is connected to Ray."""
 
     address: str | None
     workers: int | None
@@ -118,16 +118,16 @@ def _is_connected() -> bool:
 
 
 def _train(work: Work, on_progress: OnProgress, asked: Ask) -> dict[str, Outcome]:
-    """Outcomes of shards that failed, by name."""
+    """Train shards; returns the outcomes of those that failed, by name."""
     with _cluster(work.address, work.workers) as ray:
         try:
             return _drive(ray, work, on_progress, asked)
         except ray.exceptions.RayError as error:
-            raise WorkerDied(f"the Ray cluster is gone ({_first_line(error)})") from error
+            raise WorkerDied(f"lost the connection to the Ray cluster ({_first_line(error)})") from error
 
 
 def _train_in_child(work: Work, on_progress: OnProgress, asked: Ask) -> dict[str, Outcome]:
-    """The same in a process of its own."""
+    """The same in a separate process."""
     line, process = start_process(_child, work)
     told = Asked()
     try:
@@ -149,12 +149,12 @@ def _train_in_child(work: Work, on_progress: OnProgress, asked: Ask) -> dict[str
             else:
                 on_progress(event)
     finally:
-        # whatever is left of a cluster on this machine, before the process is waited for and its id is free
+        # end the rest of a local cluster before waiting for the process, which frees its id
         with suppress(OSError, AttributeError):
             os.killpg(process.pid, signal.SIGKILL)
         process.kill()
     check_imported(process)
-    raise WorkerDied("the Ray cluster is gone: the process that is connected to it was ended")
+    raise WorkerDied("lost the connection to the Ray cluster: the connected process was ended")
 
 
 def _child(work: Work, line: Any) -> None:
@@ -162,7 +162,7 @@ def _child(work: Work, line: Any) -> None:
     settle()
     be_killed_with_driver()
     if hasattr(os, "setpgid"):
-        os.setpgid(0, 0)  # a group of its own, with Ray's processes
+        os.setpgid(0, 0)  # a process group for this process and Ray's
     for descriptor in (1, 2):  # Ray logs to both
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     warnings.showwarning = lambda message, *_, **__: line.send(str(message))
@@ -183,7 +183,7 @@ def _child(work: Work, line: Any) -> None:
 
 @contextmanager
 def _cluster(address: str | None, workers: int | None) -> Iterator[Any]:
-    """Ray, connected for the time of the run unless the caller has connected it."""
+    """Ray, connected for the duration of the run unless the caller is connected already."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
         for name, value in {"RAY_AUTH_TOKEN": secrets.token_hex(32), **LOCAL}.items():
@@ -230,7 +230,7 @@ def _content(run: Run) -> dict[str, bytes]:
 
 
 def _drive(ray: Any, work: Work, on_progress: OnProgress, asked: Ask) -> dict[str, Outcome]:
-    """Keep as many tasks running as fit until all shards are trained; the outcomes of shards that failed, by name."""
+    """Keep all cores busy until all shards are trained; returns the outcomes of shards that failed, by name."""
     parcel = ray.put(work.parcel)
     node = ray.get_runtime_context().get_node_id()
     here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)

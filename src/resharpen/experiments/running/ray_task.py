@@ -1,7 +1,7 @@
 """A Ray task, which trains one shard on any node.
 
-A task gets the header of the run and the user code by value, so a node needs nothing but this package. If it sees the
-run directory, it works there like any worker. If not, it works in a temporary directory and sends the files of the
+A task gets the header of the run and the user code by value, so a node needs only this package. If the task can access
+the run directory, it works there like any worker. If not, it works in a temporary directory and sends the files of the
 shard back. It recognizes the run directory by a file with a random token that the driver puts there.
 """
 
@@ -27,14 +27,14 @@ WORD = ".shared"
 FILES = (STATE, *RESULTS, MANIFEST)
 """Files of a shard, the manifest last."""
 SEND_SECONDS = 300.0
-"""How often a task that does not see the run directory sends its state back: at most this is lost with its node."""
+"""Seconds between states that a task without access to the run directory sends back: at most this is lost."""
 LEASE_SECONDS = 20.0
-"""How long to wait for the lease: the previous worker, on a node that was lost, may take a moment to end."""
+"""Seconds to wait for the lease: the previous worker, on a lost node, may take a moment to end."""
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """What every task of a run gets."""
+    """Data that every task of a run gets."""
 
     directory: str
     """The run directory on the driver's node."""
@@ -49,12 +49,12 @@ class Parcel:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a task returns: an error, or files of the shard to write if it does not see the run directory."""
+    """Result of a task: an error, or files of the shard if the task cannot access the run directory."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     error: str = ""
     users: bool = False
-    """The error is the user's: in their code or their nodes."""
+    """Whether the error is caused by the user's code or nodes."""
 
 
 def train_shard(parcel: Parcel, name: str, mailbox: Any) -> Outcome:
@@ -94,14 +94,14 @@ def _work(parcel: Parcel, name: str, mailbox: Any) -> Outcome:
         while where.is_leased() and time.monotonic() < until:
             time.sleep(0.2)
         reporter = _Reporter(mailbox, None if shared else where.state)
-        if not reporter.asked().stop:  # it may have started only because others stopped
+        if not reporter.asked().stop:  # it may have started because others stopped
             train(run, shard, reporter.report, reporter.asked)
         paths = [] if shared else [where.directory / name for name in FILES]
         return Outcome({path.name: path.read_bytes() for path in paths if path.exists()})
 
 
 def _heard(ref: Any) -> Any:
-    """The mailbox's answer. `ray.get` would release this task's core, and Ray would start another task on it."""
+    """The mailbox's answer, without `ray.get`, which would release this task's core for another task."""
     return ref.future().result()
 
 
@@ -116,7 +116,7 @@ class _ByPost(Run):
 
 
 class _Reporter:
-    """Reports progress to the mailbox, with the state if the driver does not see that, and gets back what is asked."""
+    """Reports progress to the mailbox, with the state if the driver cannot read it, and gets back requests."""
 
     def __init__(self, mailbox: Any, state: Path | None):
         self._mailbox, self._state = mailbox, state
@@ -125,7 +125,7 @@ class _Reporter:
         self._sent = time.monotonic()
 
     def report(self, progress: Progress) -> None:
-        """Send a report. What is asked comes from the answer to the previous one, so that training does not wait."""
+        """Send a report. Requests come from the answer to the previous report, so that training does not wait."""
         if self._answer is not None:
             self._asked = _heard(self._answer)
         self._answer = self._mailbox.tell.remote(progress)
@@ -138,22 +138,22 @@ class _Reporter:
 
 
 class Mailbox:
-    """An actor on the driver's node: progress for the driver, and states of tasks that do not see the run directory."""
+    """An actor on the driver's node: progress for the driver, and states of tasks without access to the directory."""
 
     def __init__(self, directory: str):
         self._directory, self._news, self._asked = Path(directory), list[Progress](), Asked()
 
     def tell(self, progress: Progress) -> Asked:
-        """Called by a task to report progress; returns what is asked of it."""
+        """Called by a task to report progress; returns requests to it."""
         self._news.append(progress)
         return self._asked
 
     def asked(self) -> Asked:
-        """Called by a task before it begins."""
+        """Called by a task before it starts."""
         return self._asked
 
     def take(self, asked: Asked) -> list[Progress]:
-        """Called by the driver: returns new progress, and sets what is asked of tasks."""
+        """Called by the driver: returns new progress, and sets the requests to tasks."""
         self._asked = asked
         news, self._news = self._news, []
         return news
@@ -170,7 +170,7 @@ class Mailbox:
 
 
 def unpack(content: Mapping[str, bytes], where: ShardFiles) -> None:
-    """Write files that a task sent back, the manifest last, unless another process here has or has finished the shard.
+    """Write files that a task sent back, the manifest last, unless another process has locked or finished the shard.
     Results that do not match the manifest are deleted and raise an error."""
     if not content:
         return

@@ -1,4 +1,4 @@
-"""Scores of kept models with another attention, without training."""
+"""Scores of stored models with another attention, without training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Track = Callable[[Sequence[Shard]], Iterable[Shard]]
 def rescore(
     run: Run, attention: str | Attention, selection: str = "best", track: Track = iter, test: str = ""
 ) -> pl.DataFrame:
-    """Rows as in the table `lengths`, with another attention in place of the trained one, on the task itself or on a
+    """Rows as in the table `lengths`, with another attention instead of the trained one, on the task itself or on a
     further test. A variant whose attention has learned parameters, or acts on the output of the heads, is left out with
     a warning."""
     import polars as pl
@@ -41,9 +41,9 @@ def rescore(
     attention = own.refer(attention) if own.is_own(attention) else attention
     asked = find_attention(attention)  # raises for an unknown name before anything is read
     if learned := asked.parameters:
-        raise UserError(f"'{own.short(attention)}' learns {', '.join(learned)}: models have to be trained with it")
+        raise UserError(f"'{own.short(attention)}' learns {', '.join(learned)}: models must be trained with it")
     if drawn := asked.hyperparameters:
-        raise UserError(f"'{own.short(attention)}' draws {', '.join(drawn)}: models have to be trained with it")
+        raise UserError(f"'{own.short(attention)}' draws {', '.join(drawn)}: models must be trained with it")
     if selection not in SELECTIONS:
         raise unknown("selection", selection, SELECTIONS)
     if not run.done():
@@ -52,7 +52,7 @@ def rescore(
     shards = [shard for shard in run.done() if not lost[shard.variant]]
     if not shards:
         why = lost[run.done()[0].variant]
-        raise UserError(f"no finished variant of {run.directory} can be read with '{asked.name}': {why}")
+        raise UserError(f"no finished variant of {run.directory} can be scored with '{asked.name}': {why}")
     read = []
     for shard in track(shards):
         variant = replace(run.experiment.variants[shard.variant], attention=attention)
@@ -63,9 +63,8 @@ def rescore(
 
 
 def read_near(run: Run, selection: str = "best", track: Track = iter) -> pl.DataFrame:
-    """Rows as in the table `lengths`, of training weights: every model reads no key further away than any was in
-    training, with the attention that it was trained with. Variants without attention, or that see no such key anyway,
-    are left out."""
+    """Rows as in the table `lengths`, of training weights, with all keys masked that are further away than any key in
+    training. Variants without attention, or which never attend to such keys, are left out."""
     import polars as pl
 
     read = []
@@ -80,12 +79,12 @@ def read_near(run: Run, selection: str = "best", track: Track = iter) -> pl.Data
         if trained.window is None or trained.window > tokens:
             read.append(_rescore_shard(run, shard, near, selection, which=("train",)))
     if not read:
-        raise UserError(f"no finished variant of {run.directory} reads keys further away than in training")
+        raise UserError(f"no finished variant of {run.directory} attends to keys further away than in training")
     return pl.concat(read)
 
 
 def _lost(variant: Variant, asked: Attention) -> str:
-    """What models of a variant would lose with another attention besides attention weights; empty if nothing."""
+    """Parameters or outputs that models of a variant would lose with another attention; empty if none."""
     trained = find_attention(variant.attention)
     if trained is asked or not (trained.parameters or trained.output):
         return ""

@@ -21,12 +21,12 @@ from resharpen.signals import Orderly
 from resharpen.state import WEIGHTS
 
 TRIES = 3
-"""How often workers may end without an error and without a finished shard."""
+"""How often workers may end with neither an error nor a finished shard."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a call of `run` is about to do."""
+    """What a call of `run` will do."""
 
     run: Run
     shards: list[Shard]
@@ -38,7 +38,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Observer:
-    """Callbacks of a run: told the plan and the progress, and asked twice a second whether to stop or save."""
+    """Callbacks of a run: they get the plan and the progress, and are polled twice per second for requests."""
 
     plan: Callable[[Plan], None] = lambda plan: None
     update: OnProgress = lambda progress: None
@@ -69,7 +69,7 @@ def run(
     Args:
         workers: number of processes, by default one per core; a single worker trains in this process.
         launcher: what trains shards: processes of this machine, or `ray_launcher.Ray(address)`.
-        observer: is told about progress, and can stop it.
+        observer: gets the progress, and can stop the run.
         job: (i, n), the i-th of n jobs that share the run, each with about the same work.
         without: names of shards to leave out.
         trust_code: execute copies of user code in the run directory.
@@ -104,7 +104,7 @@ def run(
         in_vain = in_vain + 1 if len(left) == len(todo) else 0
         todo = [shard for shard in left if not store.files(shard).is_leased()]
         if todo and in_vain == TRIES:
-            raise Failed(f"{todo[0].name} was begun {TRIES} times, and its worker ended every time before it was done")
+            raise Failed(f"{todo[0].name} was started {TRIES} times, and each time its worker ended before the end")
     return store
 
 
@@ -116,8 +116,8 @@ def load(directory: str | Path, trust_code: bool = False) -> Run:
 
 
 def with_engine(experiment: Experiment) -> Experiment:
-    """The experiment with an engine for every variant: as asked, or native where supported and otherwise torch, with a
-    warning that says why and how much slower that is."""
+    """The experiment with an engine for every variant: as requested, or native where supported and otherwise torch,
+    with a warning that says why and how much slower that is."""
     check_march(experiment.march)
     engines: dict[str, str | None] = {}
     for name, variant in experiment.variants.items():
@@ -131,18 +131,18 @@ def with_engine(experiment: Experiment) -> Experiment:
             raise UserError(f"the native engine cannot run variant '{name}': {reason}")
         if reason:
             slower = how_much_slower(experiment.problem(cells[0]))
-            why = f"the native one cannot run it: {reason}"
+            why = f"the native engine cannot run it: {reason}"
             warnings.warn(f"variant '{name}' runs on the torch engine{slower}; {why}", stacklevel=2)
         engines[name] = "torch" if reason else "native"
     return experiment.with_engines(engines)
 
 
 def check_memory(experiment: Experiment) -> None:
-    """UserError if the arrays of a shard alone, without anything that is computed, do not fit into this machine."""
+    """UserError if the arrays of a shard, without activations, do not fit in the memory of this machine."""
     models, there = max(experiment.shard_sizes()), memory()
     for cell in experiment.cells():
         weights = experiment.parameter_count(cell.setting, cell.variant)
-        # training weights, initial ones, their average, gradients, kept checkpoints, and the state of the optimizer
+        # training weights, initial weights, their average, gradients, stored checkpoints and optimizer state
         copies = 4 + len(WEIGHTS) * 2 + len(experiment.problem(cell).optimizer.state)
         if (needed := 4.0 * models * weights * copies) > there:
             sizes = f"at least {needed / 2**30:,.0f} GiB, this machine has {there / 2**30:,.0f} GiB"
@@ -158,7 +158,7 @@ def plan_of(store: Run, job: tuple[int, int] = (1, 1), without: Collection[str] 
     i, n = job
     shards = store.shards() if n == 1 else sorted(store.shards(), key=lambda s: (s.first, s.name))[i - 1 :: n]
     shards = [shard for shard in shards if shard.name not in without]
-    # not one by one: a future takes more memory than a shard
+    # in chunks, because a future takes more memory than a shard
     stretches = [shards[k : k + 100] for k in range(0, len(shards), 100)]
     with ThreadPoolExecutor(cores()) as readers:
         looked = [done for stretch in readers.map(store.look_over, stretches) for done in stretch]

@@ -1,11 +1,11 @@
-"""Score anything that maps tokens to logits or probabilities on the report set of a task.
+"""Score any function from tokens to logits or probabilities on the report set of a task.
 
     rs.score(f, rs.Dyck(8, 10))                          a torch module, a Hugging Face model, a NumPy or JAX function
     rs.score(rs.load_model(run, "dyck-k8-m10-s700/peri/3"))
-    rs.score(f, rs.Dyck(8, 10), beside="fig3-overnight")     and the rank that it would have there
+    rs.score(f, rs.Dyck(8, 10), beside="fig3-overnight")     also its rank among the models there
 
-f takes tokens [N, L], a torch tensor if it is a torch module, otherwise a NumPy array, and gives [N, L, V]: what
-follows every prefix. Tokens after the last scored place of a sequence are padding.
+f takes tokens [N, L], a torch tensor if f is a torch module, otherwise a NumPy array, and returns [N, L, V]: the
+prediction after every prefix. Tokens after the last scored place of a sequence are padding.
 
 Shapes: N sequences, L positions, V tokens, P scored places.
 """
@@ -35,30 +35,30 @@ if TYPE_CHECKING:
 ONE = 1e-3
 """How far a sum of probabilities may be from 1."""
 MOVED = 1e-3
-"""How far an output may move, relative to its largest value, when only later tokens change: rounding."""
+"""How much an output may change by rounding, relative to its largest value, when only later tokens change."""
 ROUNDING = 1e-6
-"""From which difference on a model is better than another."""
+"""The smallest difference by which a model ranks before another."""
 CHECKED = 4
-"""Sequences on which causality is tried."""
+"""Sequences on which causality is tested."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """What `score` found; prints as a table, and shows itself in a notebook."""
+    """Result of `score`; prints as a table, and displays itself in a notebook."""
 
     name: str
     task: Task
     table: pl.DataFrame
     """One row per metric and length: value, standard error, count, trivial; beside a run also rank and models."""
     read_as: str
-    """What the output was taken for: logits or probabilities, and whether that was said or detected."""
+    """Whether the output was interpreted as logits or probabilities, and whether this was given or detected."""
     beside: str | None = None
 
     def __str__(self) -> str:
         import polars as pl
 
         means = self.means()
-        lines = [f"{self.name} on {self.task.title} ({self.read_as}); mean over lengths, and what a constant reaches"]
+        lines = [f"{self.name} on {self.task.title} ({self.read_as}); mean over lengths, compared with a constant"]
         for row in means.iter_rows(named=True):
             error = "" if row["error"] is None else f" +- {row['error']:.4f}"
             constant = "" if row["trivial"] is None else f", constant {row['trivial']:.4f}"
@@ -75,8 +75,8 @@ class Scored:
         return self.means()._repr_html_()
 
     def means(self) -> pl.DataFrame:
-        """One row per metric: the mean over lengths, as in `rs.scores`. The error is the mean of those at the lengths,
-        which is the most that it can be."""
+        """One row per metric: the mean over lengths, as in `rs.scores`. The standard error is the mean of the errors at
+        the lengths, which is an upper bound."""
         import polars as pl
 
         there = self.table.filter(pl.col("count") > 0)
@@ -97,31 +97,31 @@ def score(
     batch: int = 32,
     name: str | None = None,
 ) -> Scored:
-    """Every metric of a task by length, with standard errors, of anything that maps tokens to logits.
+    """Every metric of a task by length, with standard errors, for any function from tokens to logits.
 
     Args:
         f: a stored model, a torch module (with or without `.logits` in its output), or a function of NumPy tokens.
-        task: which task; of a stored model its own.
-        probabilities: whether f gives probabilities; by default that is detected, and said.
+        task: the task; by default that of a stored model.
+        probabilities: whether f returns probabilities; by default this is detected and printed.
         beside: a run or a reference, or its name: the rank that f would have among its models, at their best
             checkpoints. Its task must be this one; its report set is used.
-        seed: of the report set. Default: that of `beside`, or 0.
+        seed: seed of the report set. Default: that of `beside`, or 0.
         metrics: further metrics, declared by `rs.metric`.
-        sequences: in the report set; default as in runs.
-        batch: sequences that f reads at once.
+        sequences: number of sequences in the report set; default as in runs.
+        batch: sequences per call of f.
     """
     if isinstance(f, StoredModel):
         task, name, f = task or f.setting.task, name or f.id, f.module()
     if task is None:
-        raise UserError("score needs a task, such as rs.Dyck(8, 10): only a stored model has one of its own")
+        raise UserError("score needs a task, such as rs.Dyck(8, 10): only a stored model has one")
     if task.reads != "tokens":
-        raise UserError(f"{task.name} gives {task.reads}: only tasks on tokens can be scored so")
+        raise UserError(f"{task.name} has inputs of {task.reads}: score supports only tasks on tokens")
     other = open_run_or_reference(beside) if isinstance(beside, str | Path) else beside
     if other is not None:
         task = _task_in(other, task)
         seed = other.experiment.seed if seed is None else seed
     if sequences is not None and other is not None:
-        raise UserError("sequences cannot be chosen beside a run: its models were scored on its own report set")
+        raise UserError("sequences cannot be set together with a run: its models were scored on its own report set")
     task = task.with_options(metrics, sequences)
     model = Predictor(f, task, probabilities)
     validation = task.validation(seed or 0, "report")
@@ -156,46 +156,46 @@ class Predictor:
         found = _called(self._f, tokens_NxL)
         shape = (*tokens_NxL.shape, self._task.vocabulary)
         if found.shape != shape:
-            raise UserError(f"f gives the shape {list(found.shape)}, not {list(shape)}: sequences, places, tokens")
+            raise UserError(f"f returns the shape {list(found.shape)}, not {list(shape)}: sequences, places, tokens")
         if found.dtype.kind != "f":
-            raise UserError(f"f gives {found.dtype}: logits and probabilities are floating-point numbers")
+            raise UserError(f"f returns {found.dtype}: logits and probabilities must be floating-point numbers")
         bad = np.isnan(found) | (found == np.inf) | (np.isinf(found) & bool(self._probabilities))
         bad[..., 0] |= np.isneginf(found).all(-1)
         if bad.any():
             n, i, _ = map(int, np.argwhere(bad)[0])
             raise UserError(
-                f"f gives values that are not finite after {i + 1} tokens of {tokens_NxL[n, : i + 1].tolist()}"
+                f"f returns values that are not finite after {i + 1} tokens of {tokens_NxL[n, : i + 1].tolist()}"
             )
         sums = found.sum(-1)
         if self._probabilities and ((found < 0).any() or np.abs(sums - 1).max() > ONE):
             raise UserError(
-                f"f does not give probabilities: they are {found.min():.3g} to {found.max():.3g} and sum to "
-                f"{sums.min():.3g} to {sums.max():.3g}; for logits say probabilities=False"
+                f"f does not return probabilities: they are {found.min():.3g} to {found.max():.3g} and sum to "
+                f"{sums.min():.3g} to {sums.max():.3g}; for logits pass probabilities=False"
             )
         return found
 
     def _check(self, tokens_NxL: NDArray[np.int64]) -> None:
-        """What f gives, and that it is a function of each prefix alone."""
+        """Detect the kind of output, and check that f is deterministic and causal."""
         self._checked = True
         first = self._output(tokens_NxL)
         if self._probabilities is None:
             self._probabilities = bool((first >= 0).all() and np.abs(first.sum(-1) - 1).max() < ONE)
             kind = "probabilities" if self._probabilities else "logits"
-            self.read_as = f"its output was taken for {kind}"
+            self.read_as = f"its output was interpreted as {kind}"
         else:
             self.read_as = "probabilities" if self._probabilities else "logits"
         allowed = MOVED * max(1.0, float(np.abs(first[np.isfinite(first)]).max(initial=0)))
         if self._moved(first, self._output(tokens_NxL), allowed).any():
-            raise UserError("f gives two answers to one input: switch dropout and other noise off")
+            raise UserError("f returns different outputs for the same input: turn off dropout and other noise")
         length, v = tokens_NxL.shape[1], self._task.vocabulary
         for cut in sorted({1, length // 3, length // 2, length - 1} - {0, length}):
-            changed = tokens_NxL.copy()  # what follows need not be a sequence of the task
+            changed = tokens_NxL.copy()  # need not be a sequence of the task
             changed[:, cut:] = (changed[:, cut:] + 1 + np.arange(length - cut)) % v
             moved_NxC = self._moved(first[:, :cut], _called(self._f, changed)[:, :cut], allowed)
             if moved_NxC.any():
                 n, i = map(int, np.argwhere(moved_NxC)[0])
                 what = f"its output after {i + 1} tokens of {tokens_NxL[n, : i + 1].tolist()}"
-                raise UserError(f"f looks ahead: {what} changes with the tokens from {cut + 1} on; it must be causal")
+                raise UserError(f"f is not causal: {what} depends on the tokens from {cut + 1} on")
 
     @staticmethod
     def _moved(a: NDArray[np.floating], b: NDArray[np.floating], allowed: float) -> NDArray[np.bool_]:
@@ -258,7 +258,7 @@ def _table(task: Task, measured: Mapping[str, NDArray[np.floating]], validation:
 
 
 def _task_in(other: RunOrReference, task: Task) -> Task:
-    """The task of a run that is this one, with the sizes of its report set."""
+    """The same task as the run has it, with the sizes of its report set."""
     for setting in other.experiment.settings:
         if setting.task.name == task.name:
             return setting.task
@@ -267,8 +267,8 @@ def _task_in(other: RunOrReference, task: Task) -> Task:
 
 
 def _ranked(table: pl.DataFrame, other: RunOrReference, task: Task) -> pl.DataFrame:
-    """With the rank of f among the models of a run on this task, training weights at the best checkpoint, by the mean
-    over lengths; 1 is better than all. A model without values ranks behind."""
+    """The table with the rank of f among the models of a run on this task (training weights, best checkpoint), by the
+    mean over lengths; rank 1 is better than all models. Models without values rank last."""
     import polars as pl
 
     settings = [setting.name for setting in other.experiment.settings if setting.task.name == task.name]

@@ -1,4 +1,4 @@
-"""A run as a SLURM job array: every job trains its share of the shards on one core, and resumes where it stopped."""
+"""A run as a SLURM job array: every job trains its share of the shards on one core, and can be resumed."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from resharpen.errors import UserError
 from resharpen.paths import here
 
 STOPPED = 143
-"""Exit code of a run that was stopped by TERM, its states saved."""
+"""Exit code of a run that was stopped by TERM, after saving its states."""
 LEAST_HOURS = 0.1
 """Jobs are signaled two minutes before their time limit."""
 
@@ -37,14 +37,14 @@ stop() {{  # states are saved, then the worker ends with {stopped}
     wait "$worker"
     ended=$?
 }}
-# two minutes before the time limit: stop, and queue this job again
+# two minutes before the time limit: stop, and requeue this job
 again() {{
     stop
     [ $ended -ne {stopped} ] || scontrol requeue "${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID"
     exit $ended
 }}
 trap again USR1
-# canceled or preempted: stop, and leave the rest to SLURM
+# canceled or preempted: stop; SLURM decides about requeuing
 trap 'stop; exit $ended' TERM
 wait "$worker"
 """
@@ -76,4 +76,4 @@ def submit(text: str) -> str:
     said, complaint = (stream.decode(errors="replace").strip() for stream in (done.stdout, done.stderr))
     if done.returncode:
         raise UserError(f"sbatch refused the job: {complaint or f'exit code {done.returncode}'}")
-    return said.split(";")[0]  # JOB;CLUSTER where there are several
+    return said.split(";")[0]  # JOB;CLUSTER if there are several clusters

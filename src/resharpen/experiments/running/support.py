@@ -14,12 +14,12 @@ from resharpen.parts import SITES
 from resharpen.tasks import Dyck, MaxRetrieval, SetComplement
 
 USUAL_TASKS = ((SetComplement(9), 8), (Dyck(8, 10), 700), (MaxRetrieval(), 16))
-"""Tasks and training lengths to try models on: the first whose usual model it is, or that it can read."""
+"""Tasks and training lengths for each model: the first task whose default model it is, or that it can read."""
 WIDER = "*"
 
 
 def usual_settings() -> list[Setting]:
-    """One for each built-in model, at its usual sizes."""
+    """One setting per built-in model, with its default sizes."""
     found = []
     for kind, model in MODELS.items():
         usual = [(task, length) for task, length in USUAL_TASKS if task.usual_model == kind]
@@ -35,7 +35,7 @@ def engine_of_task(experiment: Experiment) -> str:
 
 
 def engine_of_part(setting: Setting, kind: str, name: str) -> str:
-    """`native`, `torch` or nothing, for the model of a setting; with a mark if it has to be wider than usual."""
+    """`native`, `torch` or nothing, for the model of a setting; with an asterisk if it must be wider than usual."""
     task, usual = setting.task, setting.model
     wider = [replace(usual, d_k=2)] if "d_k" in {field.name for field in fields(usual)} else []  # pyright: ignore[reportArgumentType]
     of_one_site = kind == "norm" and CATALOGS[kind][name].sites != SITES

@@ -1,6 +1,6 @@
-"""Training of one shard: train to the next checkpoint, score, keep the best, save; at the end, report.
+"""Training of one shard: train to the next checkpoint, score, store the best weights, save; at the end, report.
 
-A shard that is killed at any moment continues from its last saved state and ends with the same bits.
+A shard that is killed continues from its last saved state and ends with the same bits.
 
 Shapes: M models, C checkpoints.
 """
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 SCORES = tuple(name for which in WEIGHTS for name in (which, f"{which}.trained"))
 
 SAVE_EVERY = 10.0
-"""Seconds between saved states: the most that a kill can cost."""
+"""Seconds between saved states: the most that a kill loses."""
 CHUNK_SECONDS = 0.5
-"""How long an engine runs between checks for a stop and reports of progress."""
+"""Seconds that an engine runs between progress reports and checks for requests."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a trainer is asked to do."""
+    """Requests to a trainer."""
 
     stop: bool = False
     """Save and return."""
     saves: int = 0
-    """Number of requests so far to save at once and continue."""
+    """Number of requests so far to save now and continue."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +73,14 @@ class Progress:
 
 @dataclass
 class Kept:
-    """Scores at every checkpoint and the weights worth keeping."""
+    """Scores at every checkpoint, and the weights of the selected checkpoints."""
 
     score: dict[str, NDArray[np.float64]]
     """`train` and `bema`: score over all lengths, `train.trained` and `bema.trained`: over trained ones; [C, M]."""
     loss: NDArray[np.float64]
     """The training loss, summed over all steps up to a checkpoint; [C, M]."""
     step: dict[str, NDArray[np.int64]]
-    """WEIGHTS.SELECTION -> the step it was taken at, -1 for none; [M]."""
+    """WEIGHTS.SELECTION -> the step of the checkpoint, -1 for none; [M]."""
     weights: Arrays = field(default_factory=dict)
     """WEIGHTS.SELECTION.NAME -> [M, ...]."""
 
@@ -101,16 +101,16 @@ class Kept:
 
     @classmethod
     def load(cls, arrays: Arrays) -> Kept:
-        """A file has no order of names, the tables have one."""
+        """From the arrays of a saved state, with names in the order of the tables."""
         score, step = arrays_of(arrays, "score"), arrays_of(arrays, "kept_step")
         scores, steps = {name: score[name] for name in SCORES}, {slot: step[slot] for slot in SLOTS}
         return cls(scores, arrays["kept_loss"], steps, arrays_of(arrays, "kept"))
 
     def check(self, checkpoints: Sequence[int], step: int) -> None:
-        """ValueError for steps that are no checkpoints up to this one, or scores of later ones."""
+        """ValueError for steps that are not checkpoints up to this step, or for scores of later checkpoints."""
         taken = np.concatenate(list(self.step.values()))
         if not np.isin(taken, [-1, *(c for c in checkpoints if c <= step)]).all():
-            raise ValueError(f"weights that were kept at steps that are no checkpoints before {step}")
+            raise ValueError(f"weights from steps that are not checkpoints before {step}")
         later = [i for i, checkpoint in enumerate(checkpoints) if checkpoint > step]
         if any(not np.isnan(values[later]).all() for values in (self.loss, *self.score.values())):
             raise ValueError(f"scores of checkpoints after step {step}")
@@ -118,7 +118,7 @@ class Kept:
             raise ValueError("scores that are not finite")
 
     def mean_loss(self, checkpoints: Sequence[int]) -> NDArray[np.float64]:
-        """The mean training loss since the checkpoint before, [C, M]."""
+        """The mean training loss since the previous checkpoint, [C, M]."""
         steps_C = np.diff(checkpoints, prepend=0)
         return np.diff(self.loss, axis=0, prepend=0.0) / steps_C[:, None]
 
@@ -141,7 +141,7 @@ class Trainer:
         clock: Callable[[], float] = time.monotonic,
         rounding: str = "",
     ):
-        """`rounding` is the build that the run was created with, if recorded: another one is refused."""
+        """`rounding` is the build that the run was created with, if recorded: other builds are refused."""
         self._experiment, self._shard, self._files = experiment, shard, shard_files
         self._report, self._asked, self._clock, self._rounding = report, asked, clock, rounding
         self._checkpoints = experiment.checkpoint_steps()
@@ -194,15 +194,15 @@ class Trainer:
             kept.check(self._checkpoints, int(arrays["state.step"][0]))
         except (files.TornFile, ValueError) as error:
             what = error if isinstance(error, files.TornFile) else f"{self._files.state} is invalid: {error}"
-            warnings.warn(f"{what}; this shard starts again", stacklevel=2)
+            warnings.warn(f"{what}; this shard starts from the beginning", stacklevel=2)
             return fresh
         engine.load(arrays_of(arrays, "state"))
         self._seconds = float(arrays["seconds"][0])
         other_build = not np.array_equal(arrays["built"], _digest(engine.built))
         if other_build:
             warnings.warn(
-                f"{self._shard.name} was begun by another build of its engine: it continues with other last digits, "
-                "and its manifest says so",
+                f"{self._shard.name} was started by another build of its engine: the last digits may differ, "
+                "and its manifest records this",
                 stacklevel=2,
             )
         self._mixed = other_build or bool(arrays["mixed"][0])
@@ -214,7 +214,7 @@ class Trainer:
         return engine_state | kept.dump() | made
 
     def _keep(self, engine: Engine, kept: Kept) -> None:
-        """Score both kinds of weights; keep those of models that improved. A diverged model is not scored."""
+        """Score both kinds of weights; store those of models that improved. A diverged model is not scored."""
         state, step = engine.dump(), engine.step
         alive_M = state["diverged_at"] < 0
         row = self._checkpoints.index(step)
@@ -254,7 +254,7 @@ class Trainer:
         )
 
     def _finish(self, engine: Engine, kept: Kept) -> None:
-        """Score the kept weights on the report set, and on those of further tests, and write the results."""
+        """Score the stored weights on the report set and on the further tests, and write the results."""
         import polars as pl
 
         lengths = [self._reported(engine, kept, test) for test in ("", *self._task.tests)]
@@ -284,7 +284,7 @@ class Trainer:
             slots = [f"{which}.{selection}" for selection in SELECTIONS]
             for i, slot in enumerate(slots):
                 step_M, weights = kept.step[slot], arrays_of(kept.weights, slot)
-                # Where an earlier slot holds the same weights their scores are known: nan asks for none.
+                # If an earlier slot has the same weights, its scores are reused: nan marks models not to score.
                 same = {earlier: kept.step[earlier] == step_M for earlier in slots[:i]}
                 for same_M in same.values():
                     weights = {name: _blank(array, same_M) for name, array in weights.items()}
@@ -302,7 +302,7 @@ class Trainer:
         return lengths_table(self._shard, by_length, without, test)
 
     def _check(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        """UserError for tables that reading rejects: the shard would be trained again forever."""
+        """UserError for tables that readers would reject: the shard would be trained again forever."""
         reader = Reader(self._experiment)
         for name, table in tables.items():
             try:
@@ -321,13 +321,13 @@ def _blank(array_M: NDArray[np.float32], where_M: NDArray[np.bool_]) -> NDArray[
 
 
 def _with_worst(value_MxS: NDArray[np.floating], worst: float) -> NDArray[np.floating]:
-    """A model that has values, but not at this length, has the worst one here: the rule of `analysis/scores.py`."""
+    """Give models that have values, but not at this length, the worst value there, as in `analysis/scores.py`."""
     known_MxS = ~np.isnan(value_MxS)
     return np.where(known_MxS.any(1, keepdims=True) & ~known_MxS, worst, value_MxS)
 
 
 def _mean(value_MxS: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Over lengths; nan where there are none."""
+    """Mean over lengths; nan if there are none."""
     return value_MxS.sum(1) / (value_MxS.shape[1] or np.nan)
 
 

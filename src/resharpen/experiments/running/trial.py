@@ -1,8 +1,8 @@
-"""User code is tried before it is believed: a few sequences and one step, before anything is written.
+"""Trial of user code: a few sequences and one training step, before anything is written.
 
-A model has to answer for a sequence from its tokens so far and from nothing else: not from later tokens, padding, other
-sequences of the minibatch or other models; and it has to answer the same twice. A task has to sample what its p* says.
-What fails is refused, in a line that says what moved first.
+The logits of a model must depend only on the tokens so far: not on later tokens, padding, other sequences of the
+minibatch or other models; and they must be deterministic. A task must sample from its p*. Code that fails is refused
+with one line that says what changed first.
 
 Shapes: M models, N sequences, L positions, V tokens, P places.
 """
@@ -25,21 +25,21 @@ from resharpen.tasks import Examples, Items, TokenTask, ValidationSet
 from resharpen.tasks.task import NOTHING, ROUNDING
 
 MODELS, SEQUENCES, LENGTH = 3, 4, 24
-"""In a trial; shorter where the sequences of the task are."""
+"""Tokens per sequence in a trial; fewer if the sequences of the task are shorter."""
 TOLERANCE = 1e-4
-"""How far logits may move, relative to the largest of their model: far above the rounding of float32, and far below
-what a token makes of them with the weights of a trial."""
+"""How much logits may change, relative to the largest of their model: far above float32 rounding, and far below the
+effect of a token with the weights of a trial."""
 SAMPLED = 4096
 """Sequences that are compared with p*."""
 FALSE_ALARMS = 1e-6
-"""How often a right task would be refused, over all seeds: the level of the chi-square tests together."""
+"""Probability that a correct task is refused: the level of all chi-square tests together."""
 EXPECTED = 5.0
-"""The least expected count of a cell of a chi-square test; rarer tokens are counted together."""
+"""The smallest expected count of a cell of a chi-square test; rarer tokens are pooled."""
 
 VALUES = 2**21
-"""Bound on the values of p* that are looked at."""
+"""Limit on the number of values of p* that are checked."""
 KINDS = 61
-"""Kinds of pairs of tokens, where there are more pairs."""
+"""Number of classes into which pairs of tokens are hashed."""
 
 Floats = NDArray[np.floating]
 Logits = Callable[..., Floats]
@@ -47,7 +47,7 @@ Logits = Callable[..., Floats]
 
 
 def try_own_code(experiment: Experiment) -> None:
-    """UserError for user code that breaks a rule, from one trial per task, model and variant that contains some."""
+    """UserError for user code that fails its trial: one trial per task, model and variant that contains user code."""
     tried: set[tuple[Any, ...]] = set()
     for shard in experiment.cells():
         task, variant = shard.setting.task, experiment.variants[shard.variant]
@@ -67,7 +67,7 @@ def try_own_code(experiment: Experiment) -> None:
 
 
 def try_variant(experiment: Experiment, shard: Shard, variant: Variant) -> None:
-    """UserError if the models of a variant read what they must not, or leave a part of theirs unused."""
+    """UserError if the logits of a variant depend on anything but the tokens so far, or if it does not use a part."""
     first = replace(shard, count=min(MODELS, experiment.models))
     problem = replace(experiment.problem(first), batch=SEQUENCES, device="cpu", steps=max(2, experiment.steps))
     before, failed = guard.arithmetic(), None
@@ -76,16 +76,16 @@ def try_variant(experiment: Experiment, shard: Shard, variant: Variant) -> None:
         with contextlib.ExitStack() as calls:
             called = [(name, calls.enter_context(_counted(*where))) for name, where in _declared(problem, variant)]
             trial.step()
-            # randomized positions are denser in longer inputs, also for a prefix: meant so, and built in
+            # randomized positions of a prefix depend on the length of the input by design
             by_length = problem.parts.positions.by_length and not own.is_own(str(variant.positions))
             check_model(trial.logits, trial.inputs, problem.task.vocabulary, by_length)
         if never := [name for name, times in called if not times]:
-            raise UserError(f"{never[0]} is never called: this variant would train the same without it")
+            raise UserError(f"{never[0]} is never called: it would have no effect on this variant")
         check_softmax(problem, trial)
     except Exception as error:
         failed = error
-    if name := guard.changed(before):  # maybe the reason why it failed
-        what = f"your code calls {name} and leaves it so, which changes other code: undo it"
+    if name := guard.changed(before):  # this may be why it failed
+        what = f"your code calls {name} and does not restore it, which affects other code: restore it"
         raise UserError(f"variant '{shard.variant}': {what}") from failed
     if isinstance(failed, UserError) and not isinstance(failed, own.OwnCodeError):
         raise UserError(f"variant '{shard.variant}': {failed}") from failed
@@ -94,7 +94,7 @@ def try_variant(experiment: Experiment, shard: Shard, variant: Variant) -> None:
 
 
 class _Trial:
-    """A few models of a problem with weights at which every parameter matters, and the sequences they read."""
+    """A few models of a problem, with weights at which every parameter has an effect, and their input sequences."""
 
     def __init__(self, problem: Problem, ensemble: Ensemble):
         from resharpen.engines.torch.definition import Definition
@@ -105,7 +105,7 @@ class _Trial:
         self.inputs = _inputs(problem)
 
     def step(self) -> None:
-        """One training step, and then weights away from where they start: what starts at zero hides what it reads."""
+        """One training step, then perturb the weights: a parameter that is zero would hide what it depends on."""
         self._engine.advance(1)
         random = np.random.default_rng(0)
         theta = weights_of(self._engine.dump(), self._ensemble, "train")
@@ -119,10 +119,10 @@ class _Trial:
             if np.isfinite(self.logits(self.inputs)).all():
                 return
         if not any(np.isfinite(x).all() for x in self.logits(self.inputs)):
-            raise UserError("the logits are not finite at the initial weights, in no model")
+            raise UserError("the logits of all models are not finite at the initial weights")
 
     def logits(self, inputs: Any, models: slice = slice(None), **parts: Any) -> NDArray[np.float32]:
-        """Of some of the models, in scoring mode."""
+        """Logits of some of the models, in scoring mode."""
         from resharpen.engines.torch.definition import Definition
 
         engine = self._engine
@@ -155,7 +155,7 @@ class _Probe:
 
 
 def _inputs(problem: Problem) -> Any:
-    """The first sequences of the selection set, which every model has to read."""
+    """The first sequences of the selection set, which every model must be able to read."""
     pieces = problem.task.validation(problem.seed, "selection").pieces(1)
     read = [problem.task.examples(piece).inputs for piece in islice(pieces, SEQUENCES)]
     if isinstance(read[0], Items):
@@ -164,12 +164,12 @@ def _inputs(problem: Problem) -> Any:
 
 
 def check_model(logits: Logits, inputs: Any, vocabulary: int, by_length: bool = False) -> None:
-    """UserError for logits that depend on anything but their model and the tokens so far, and with `by_length` also on
-    the length of the whole input."""
+    """UserError for logits that depend on anything but their model and the tokens so far; `by_length` also allows the
+    length of the whole input."""
     base, again = logits(inputs), logits(inputs)
     if not np.array_equal(base, again, equal_nan=True):
         raise UserError(
-            "the logits differ when the same sequences are read twice: nothing may be random, or kept, while scoring"
+            "the logits differ between two calls with the same sequences: scoring must be deterministic and stateless"
         )
     if isinstance(inputs, Items):
         pad = [(0, 0), (0, 3)]
@@ -179,26 +179,26 @@ def check_model(logits: Logits, inputs: Any, vocabulary: int, by_length: bool = 
         for cut in sorted({1, inputs.shape[1] // 2, inputs.shape[1] - 1} - {0}):
             later = inputs.copy()
             later[:, cut:] = (later[:, cut:] + 1) % vocabulary
-            _refuse_moved(base[:, :, :cut], logits(later)[:, :, :cut], "the tokens that come later")
+            _refuse_moved(base[:, :, :cut], logits(later)[:, :, :cut], "later tokens")
             if not by_length:
-                _refuse_moved(base[:, :, :cut], logits(inputs[:, :cut]), "how much padding follows")
+                _refuse_moved(base[:, :, :cut], logits(inputs[:, :cut]), "the amount of padding")
     some = inputs._make(x[:1] for x in inputs) if isinstance(inputs, Items) else inputs[:1]
     _refuse_moved(base[:, :1], logits(some), "the other sequences of a minibatch")
     _refuse_moved(base[:1], logits(inputs, slice(1)), "the other models of an ensemble")
 
 
 def _refuse_moved(before: Floats, after: Floats, what: str) -> None:
-    """UserError if logits moved by more than TOLERANCE: after how many tokens they did first."""
+    """UserError if logits changed by more than TOLERANCE, with the first number of tokens at which they did."""
     if before.shape != after.shape:
         raise UserError(f"the logits have the shape {list(after.shape)}, not {list(before.shape)}")
     moved = _moved(before, after)
     if (far := moved > TOLERANCE).any():
         place = f" after {np.nonzero(far)[2].min() + 1} tokens" if far.ndim == 4 else ""
-        raise UserError(f"the logits{place} depend on {what}: they move by {moved.max():.1g} of the largest logit")
+        raise UserError(f"the logits{place} depend on {what}: they change by {moved.max():.1g} of the largest logit")
 
 
 def _moved(before: Floats, after: Floats) -> Floats:
-    """By how much logits differ, relative to the largest of their model; 1 where only one of the two is finite."""
+    """Differences of logits, relative to the largest of their model; 1 where only one of the two is finite."""
     known, still = np.isfinite(before), np.isfinite(after)
     scale = np.where(known, np.abs(before), 0).max(axis=tuple(range(1, before.ndim)), keepdims=True)
     distance = np.abs(np.where(known, before, 0) - np.where(still, after, 0))
@@ -206,7 +206,7 @@ def _moved(before: Floats, after: Floats) -> Floats:
 
 
 def _declared(problem: Problem, variant: Variant) -> Iterator[tuple[str, tuple[Any, str]]]:
-    """Functions that a variant names for a model to call: the user's, and what a model of the user's says it takes."""
+    """Functions of a variant that its model must call: the user's parts, and the parts that a user's model accepts."""
     parts, usual = problem.parts, {*DEFAULTS.values(), type(problem.model).positions, "nope"}
     kinds = ("norm", "attention", "positions", "dropout")
     named = [(str(getattr(variant, kind)), getattr(parts, kind)) for kind in kinds]
@@ -214,7 +214,7 @@ def _declared(problem: Problem, variant: Variant) -> Iterator[tuple[str, tuple[A
     for name, part in named:
         if not own.is_own(name) and (not own.is_own(problem.model.kind) or name in usual):
             continue
-        if not getattr(part, "softmax", False):  # then torch's own attention takes its place: see `check_softmax`
+        if not getattr(part, "softmax", False):  # otherwise torch's attention is used instead: see `check_softmax`
             yield f"the function of '{part.name}'", (part, "function")
         for further in ("scale", "output"):
             if getattr(part, further, None) is not None:
@@ -223,14 +223,14 @@ def _declared(problem: Problem, variant: Variant) -> Iterator[tuple[str, tuple[A
 
 @contextlib.contextmanager
 def _counted(part: Any, name: str) -> Iterator[list[bool]]:
-    """A list with an entry for every call of a function of a part."""
+    """A list that gets an entry for every call of a function of a part."""
     times, function = list[bool](), getattr(part, name)
 
     def counted(*arguments: Any) -> Any:
         times.append(True)
         return function(*arguments)
 
-    object.__setattr__(part, name, counted)  # in place: some parts are known by what they are
+    object.__setattr__(part, name, counted)  # in place, because some parts are compared by identity
     try:
         yield times
     finally:
@@ -238,7 +238,7 @@ def _counted(part: Any, name: str) -> Iterator[list[bool]]:
 
 
 def check_softmax(problem: Problem, trial: _Trial) -> None:
-    """UserError for an attention of another result than torch's own, which `softmax=True` has computed instead."""
+    """UserError for an attention declared with `softmax=True`, which torch then computes, that is not a softmax."""
     part = problem.parts.attention
     if part.softmax:
         apart = trial.logits(trial.inputs, attention=replace(part, softmax=False))
@@ -250,7 +250,7 @@ def check_softmax(problem: Problem, trial: _Trial) -> None:
 
 
 def check_samples(task: TokenTask, seed: int) -> None:
-    """UserError for a task whose p* is not what it samples from, at places that are trained or scored."""
+    """UserError for a task that does not sample from its p*, at places that are trained or scored."""
     length = min(task.longest, LENGTH)
     count = min(SAMPLED, max(64, VALUES // (length * task.vocabulary)))
     key = streams.key(seed, task.name, "trial")
@@ -260,11 +260,11 @@ def check_samples(task: TokenTask, seed: int) -> None:
         return UserError(f"task '{task.name}': {what}")
 
     if not np.array_equal(tokens_NxL, task._drawn(key, count, length)):
-        raise wrong("sample gives other tokens when it gets the same words again: nothing else may decide")
+        raise wrong("sample returns different tokens for the same random words: it must depend on them only")
     if not np.array_equal(tokens_NxL[:1], task._drawn(key, 1, length)):
-        raise wrong("sample gives another sequence when others are drawn with it: only its own words may decide")
+        raise wrong("a sequence of sample depends on the other sequences: it must depend on its own random words only")
     if task.sets and any(len(set(row)) < length for row in tokens_NxL.tolist()):
-        raise wrong("it says sets = True, but sample gives a token twice in one sequence")
+        raise wrong("it declares sets = True, but sample returns a token twice in one sequence")
     inputs_NxL, next_NxL = tokens_NxL[:, :-1].clip(0), tokens_NxL[:, 1:]
     used_NxL = (task.trained_places(inputs_NxL) | task.scored_places(inputs_NxL)) & (next_NxL != NOTHING)
     if not used_NxL.any():
@@ -273,12 +273,12 @@ def check_samples(task: TokenTask, seed: int) -> None:
     for cut in sorted({1, length // 2} - {0}):
         short = _p_star(task, inputs_NxL[:, :cut], used_NxL[:, :cut])
         if (np.abs(short - p_NxLxV[:, : short.shape[1]]) > ROUNDING).any():
-            raise wrong("p_star depends on tokens that come later: it is the distribution after a prefix")
+            raise wrong("p_star depends on later tokens: it must be the distribution after a prefix")
     p_NxL = np.take_along_axis(p_NxLxV, next_NxL[:, :, None], axis=2)[:, :, 0]
     if (never_NxL := used_NxL & (p_NxL <= 0)).any():
         n, i = np.argwhere(never_NxL)[0]
         prefix = ", ".join(map(str, inputs_NxL[n, : i + 1]))
-        raise wrong(f"sample gives token {next_NxL[n, i]} after [{prefix}], which p_star says never comes")
+        raise wrong(f"sample returns token {next_NxL[n, i]} after [{prefix}], which has p_star = 0")
     if said := _unlike(p_NxLxV, inputs_NxL, next_NxL, used_NxL):
         raise wrong(f"sample does not follow p_star: {said}")
 
@@ -293,9 +293,9 @@ def _p_star(task: TokenTask, inputs_NxL: NDArray[np.int64], used_NxL: NDArray[np
 def _unlike(
     p_NxLxV: Floats, inputs_NxL: NDArray[np.int64], next_NxL: NDArray[np.int64], used_NxL: NDArray[np.bool_]
 ) -> str:
-    """Where tokens come more or less often than p* says, in prefixes of one kind; empty if nowhere.
+    """The first class of prefixes in which token counts deviate from p*; empty if there is none.
 
-    Pearson's chi-square over kinds of prefix and tokens. Counts of prefixes that differ vary less than those of one
+    Pearson's chi-square over classes of prefixes and tokens. Counts over different prefixes vary less than those of one
     multinomial, so the test is conservative.
     """
     from scipy.special import gammaincc
@@ -323,6 +323,6 @@ def _unlike(
         if gammaincc(enough.sum() / 2, square / 2) < FALSE_ALARMS / len(kinds):
             distance = np.where(rare, 0, (found - expected) ** 2 / np.maximum(expected, EXPECTED))
             group, token = np.unravel_index(distance.argmax(), distance.shape)
-            often = f"{found[group, token]:.0f} times, p_star says {expected[group, token]:.1f}"
-            return f"{name.format(group)} token {token} came {often}"
+            often = f"{found[group, token]:.0f} times, expected from p_star: {expected[group, token]:.1f}"
+            return f"{name.format(group)} token {token} occurred {often}"
     return ""

@@ -1,14 +1,14 @@
-"""How many parameters the models of each variant have, side by side: a larger model may win by its size alone."""
+"""Parameter counts of all variants: a larger model may be better only because of its size."""
 
 from collections.abc import Mapping
 
 from resharpen.experiments.specs.spec import Experiment
 
 ALIKE = 0.1
-"""A variant whose count differs from the baseline's by a larger share is named."""
+"""Relative difference from the baseline's count above which a variant is reported."""
 
 Counts = Mapping[tuple[str, str], int]
-"""(setting, variant) -> numbers that one model learns."""
+"""(setting, variant) -> number of parameters of one model."""
 
 
 def parameter_counts(experiment: Experiment) -> dict[tuple[str, str], int]:
@@ -35,11 +35,11 @@ def side_by_side(counts: Counts) -> list[str]:
 
 
 def unlike(counts: Counts, baseline: str) -> list[str]:
-    """A sentence for every variant that is larger or smaller than the baseline by more than a tenth, in one setting at
-    least.
+    """A sentence for every variant that is larger or smaller than the baseline by more than a tenth, in at least one
+    setting.
 
     >>> unlike({("a", "pre"): 1_000, ("a", "peri"): 1_200}, "pre")
-    ["'peri' has 20% more parameters than 'pre': a difference between them may be one of size"]
+    ["'peri' has 20% more parameters than 'pre': a difference between them may be due to size"]
     """
     most: dict[str, float] = {}
     for (setting, variant), n in counts.items():
@@ -48,6 +48,6 @@ def unlike(counts: Counts, baseline: str) -> list[str]:
             most[variant] = share
     return [
         f"'{variant}' has {abs(share):.0%} {'more' if share > 0 else 'fewer'} parameters than '{baseline}': "
-        "a difference between them may be one of size"
+        "a difference between them may be due to size"
         for variant, share in most.items()
     ]

@@ -1,8 +1,8 @@
 """The columns of a run's tables, each declared once: writing, validation, reserved names and the README of a run are
 derived from here.
 
-    models     one row per model: what it is, its hyperparameters, when it diverged
-    curves     one row per model, weights and checkpoint: its score while it was trained
+    models     one row per model: setting, variant, draw, hyperparameters, step of divergence
+    curves     one row per model, weights and checkpoint: its score during training
     lengths    one row per model, weights, selection, test, metric and length: its values on the report set, or on that
                of a further test distribution
 
@@ -41,7 +41,7 @@ class Column:
     """The smallest value."""
     allowed: tuple[str, ...] = ()
     within: Literal["steps", "checkpoints", "metric", "selecting"] | None = None
-    """A training step, a checkpoint, or in the range of the row's metric or of the metric that selects checkpoints."""
+    """Range: training steps, checkpoints, the range of the row's metric, or of the metric that selects checkpoints."""
 
 
 def step_column(slot: str) -> str:
@@ -60,17 +60,17 @@ _SHARED = (
     Column("task", str, "kind of task", shared=True),
     Column("train_length", int, "longest input in training", shared=True, low=1),
     Column("family", str, "kind of model", shared=True),
-    Column("variant", str, "what is compared", shared=True),
+    Column("variant", str, "name of the variant", shared=True),
     *(Column(part, str, f"the variant's {part}", shared=True, needed=False) for part in PARTS),
     Column("steps", int, "steps of training", shared=True, low=1),
     Column("batch", int, "sequences in a minibatch", shared=True, low=1),
     Column("seed", int, "seed of all random streams", shared=True, low=0),
-    Column("engine", str, "what trained it", shared=True),
+    Column("engine", str, "engine that trained it", shared=True),
     Column("device", str, "where", shared=True),
 )
 _ENDED = (
     Column("diverged_at", int, "step at which it diverged, if it did", null=True, low=0, within="steps"),
-    *(Column(step_column(slot), int, f"checkpoint kept as {slot}", null=True, within="checkpoints") for slot in SLOTS),
+    *(Column(step_column(slot), int, f"step of checkpoint {slot}", null=True, within="checkpoints") for slot in SLOTS),
 )
 TABLES: dict[str, tuple[Column, ...]] = {
     "models": (_MODEL, Column("draw", int, "number of the draw", low=0), *_SHARED, *_ENDED),
@@ -80,19 +80,19 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("step", int, "checkpoint", key=True, within="checkpoints"),
         Column("score", about="mean over all lengths of the selection set", **_SCORE),
         Column("score_trained", about="mean over its trained lengths", **_SCORE),
-        Column("loss", float, "mean training loss since the checkpoint before", null=True),
+        Column("loss", float, "mean training loss since the previous checkpoint", null=True),
     ),
     "lengths": (
         _MODEL,
         _WEIGHTS,
-        Column("selection", str, "which checkpoint was kept", key=True, allowed=SELECTIONS),
+        Column("selection", str, "which checkpoint was selected", key=True, allowed=SELECTIONS),
         Column(
             "test", str, "further test distribution, empty for the task itself", key=True, needed=False, otherwise=""
         ),
         Column("length", int, "of inputs, or the end of a bin", key=True, low=1),
-        Column("metric", str, "what was measured", key=True),
+        Column("metric", str, "name of the metric", key=True),
         Column("value", float, "on the report set", null=True, within="metric"),
-        Column("count", int, "prefixes or sequences behind the value", low=0),
+        Column("count", int, "number of prefixes or sequences", low=0),
         Column("without", list, "the value without each tenth of the sequences", null=True, needed=False),
     ),
 }

@@ -1,4 +1,4 @@
-"""The shelf: experiments of all figures, and of any task by its name, at four scales."""
+"""Built-in experiments: all figures, and any task by its name, at four scales."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -22,14 +22,14 @@ class Size:
     steps: int
     checkpoints: int = 100
     batch: int | None = None
-    """Sequences in a minibatch; None: as in the paper."""
+    """Sequences per minibatch; None: as in the paper."""
 
 
 @dataclass(frozen=True)
 class Entry:
     title: str
     settings: Callable[[str], tuple[Setting, ...]]
-    """By scale: validation sets are smaller below `paper`."""
+    """Scale -> settings; validation sets are smaller below `paper`."""
     variants: tuple[str, ...]
     sizes: tuple[Size, Size, Size, Size]
     """In the order of SCALES. `paper` is the full protocol; the others have fewer models, steps and sequences."""
@@ -73,7 +73,7 @@ def languages(*tasks: Language) -> Callable[[str], tuple[Setting, ...]]:
 
 
 SHORT_VALIDATION = {"smoke": (4, 2), "laptop": (16, 4), "overnight": (64, 16), "paper": (1_024, 64)}
-"""The same for sequences of more than a thousand tokens, which torch reads slowly."""
+"""The same for sequences of more than a thousand tokens, which are slow on torch."""
 
 
 def small(
@@ -100,14 +100,14 @@ def copying(scale: str) -> tuple[Setting, ...]:
 
 
 ENCODINGS = ("", "+rope-half", "+rope-500k", "+nope", "+alibi", "+t5", "+fire", "+randomized-rope", "+window")
-"""Terms of a variant; the first is rope."""
+"""Position encodings of the study; the first is rope."""
 POSITIONS = (*(f"{p}{e}" for p in ("pre", "peri") for e in ENCODINGS), "pre+log-n", "pre+log-n+nope", "lstm")
-"""Variants of the study of positions; log n is to tell dispersion of weights apart."""
+"""Variants of the study of positions; log-n separates the effect of dispersion."""
 
 
 def positions_on(task: str, settings: Callable[[str], tuple[Setting, ...]], laptop_steps: int) -> Entry:
-    """Learning rates from the upper third of the paper's range and short warm-ups. With others few models learn even
-    the trained lengths in so few steps, and a model that has learned nothing loses nothing at length."""
+    """Learning rates from the upper third of the paper's range and short warm-ups. With other values few models learn
+    even the trained lengths in so few steps, and a model that has learned nothing cannot lose accuracy at length."""
     laptop = Size(32, laptop_steps, 5, batch=16)
     return Entry(
         f"Ours: position encodings on {task}",
@@ -213,13 +213,13 @@ FAMILIES = {
     "game": "train_lengths=[9]",
     "othello": "board=6,train_lengths=[16]",
 }
-"""Parameters of each family of tasks in the study of all: short lengths, and of flip-flop many reads, which small models
-learn within its steps. Words of (aaaa)* would be known from their length alone."""
+"""Parameters of each family of tasks in the study of all tasks: short lengths. Flip-flop has many reads, so that small models
+learn it within these steps. Words of (aaaa)* would be known from their length alone."""
 OF_FAMILIES = {
     "transformer": 'model={kind="transformer",layers=2,d=32,heads=2,d_mlp=64}',
     "retriever": "model={hidden=32}",
 }
-"""A model for all that read tokens, and one for those that read items."""
+"""One model for tasks on tokens, and one for tasks on items."""
 
 
 def _family(kind: str) -> Entry:
@@ -239,11 +239,11 @@ STUDIES = {
     "positions": ("positions-tomita", "positions-dyck", "positions-flip-flop", "positions-copy"),
     "tasks": tuple(OF_STUDIES),
 }
-"""Name -> entries that are run one after the other, each in its own directory, and shown together."""
+"""Name of a study -> its entries, which are run one after the other, each in its own directory, and shown together."""
 
 
 OF_A_TASK = (Size(2, 20, 2), Size(32, 5_000, 10, batch=16), Size(64, 20_000, 20, batch=16), Size(100, 100_000))
-"""Sizes of the run of a task by its name."""
+"""Sizes of a run of a task by its name."""
 
 
 def take(name: str, scale: str) -> Experiment:
@@ -261,7 +261,7 @@ def take(name: str, scale: str) -> Experiment:
 
 
 def _of_task(text: str, scale: str) -> tuple[Setting, ...]:
-    """A task with its usual parameters, training length and tests where none are given."""
+    """A task, with default parameters, training length and tests where none are given."""
     given = parse_task(text)
     kind = find_task(own.refer(given["kind"]) if own.is_own(given["kind"]) else given["kind"])
     names = {each.name for each in fields(kind)}  # pyright: ignore[reportArgumentType]

@@ -34,7 +34,7 @@ LARGEST = 2**31 - 1
 MOST_WEIGHTS = 10**9
 """Limit on the weights of one model; at least sixteen are trained side by side."""
 CHECKED_AT_ONCE = 2**21
-"""Limit on places x tokens of a user's task that are checked together."""
+"""Limit on places x tokens of a user's task that are checked at once."""
 LONGEST_NAME = 200
 """Limit on the name of a directory in a run, with room for the rest of a path."""
 
@@ -56,9 +56,9 @@ class Setting:
     task: Task
     train_length: int
     model: Model = None  # pyright: ignore[reportAssignmentType]
-    """By default the usual model of the task."""
+    """Default: the task's default model."""
     sizes: tuple[str, ...] | None = field(default=None, compare=False, repr=False)
-    """The sizes that the spec names: a model of the user's own gets them, too. None: those that are not usual."""
+    """The sizes that the spec sets; a user's model gets them, too. None: those that differ from the defaults."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "task", adopted(self.task, TASKS, find_task))
@@ -84,12 +84,12 @@ class Setting:
         return model
 
     def parts_of(self, variant: Variant) -> Parts:
-        """The parts of a variant, checked to have a meaning here; UserError if one has none."""
+        """The parts of a variant; UserError if the model cannot use one of them."""
         return variant.parts(self.model_of(variant), self.task.longest_input)
 
 
 def labels(settings: Sequence[Setting]) -> dict[str, str]:
-    """What distinguishes settings, for people, by name: `s = 3`; with several tasks `v = 16, s = 3` or `Tomita 3`."""
+    """Name of a setting -> short label with what distinguishes it: `s = 3`, `v = 16, s = 3` or `Tomita 3`."""
     titles = list(dict.fromkeys(setting.task.title for setting in settings))
     pieces = {title: re.split(r", (?![^(]*\))", title) for title in titles}
     shared = set.intersection(*map(set, pieces.values())) if len(titles) > 1 else set(pieces[titles[0]])
@@ -103,8 +103,8 @@ def labels(settings: Sequence[Setting]) -> dict[str, str]:
 
 
 def adopted(thing: Any, catalog: Mapping[str, type], find: Callable[[str], type]) -> Any:
-    """A task or model as it is, or one of a class of the user's that was given as an object: from here on the class
-    goes by a reference."""
+    """A task or model, unchanged if built in. The class of a user's object is registered, and named by its reference
+    from here on."""
     kind = getattr(type(thing), "kind", "")
     if catalog.get(kind) is type(thing) or (own.is_own(kind) and "kind" in vars(type(thing))):
         return thing
@@ -142,8 +142,8 @@ def check_own_module(task: Task, model: Model, seed: int, train_length: int) -> 
 
 
 def longest_input(task: Task, seed: int, inputs: Any) -> Any:
-    """One input as long as the longest that is reported: the first of some that is there repeated, where the task says
-    how long that is, else from its report set."""
+    """One input of the longest reported length: the first of `inputs` repeated, if the task declares this length, else
+    from its report set."""
     lengths = None if own.is_own(task.kind) else task.reported_lengths
     if lengths is None:
         *_, last = task.validation(seed, "report").pieces(1)
@@ -167,7 +167,7 @@ def _given(name: str, value: Any) -> Given:
 
 def check_fits(task: Task, model: Model) -> None:
     if model.reads != task.reads:
-        raise UserError(f"the model '{own.short(model.kind)}' reads {model.reads}, {task.name} gives {task.reads}")
+        raise UserError(f"the model '{own.short(model.kind)}' reads {model.reads}, but {task.name} has {task.reads}")
     for size in sizes_of(model):
         if getattr(model, size) is None:
             takes = ", ".join(sizes_of(model))
@@ -233,13 +233,13 @@ class Role:
     kind: type[int] | type[str] | None = None
     """Its type in a TOML file; None if it has its own table there."""
     trains: bool = False
-    """It changes models, so it is part of the identity of a shard."""
+    """It changes trained models, so it is part of the identity of a shard."""
     pairs: bool = False
     """Two runs must agree on it to be compared pair by pair, or with a reference."""
     option: bool = False
     """The command line can change it."""
     shown: str = ""
-    """Its name in the report, where it differs from the paper's protocol."""
+    """Its name in the report, shown if it differs from the paper's protocol."""
 
 
 def role(kind: type[int] | type[str] | None = None, default: Any = MISSING, **roles: Any) -> Any:
@@ -256,11 +256,11 @@ class Experiment:
     name: str = role(str)
     settings: tuple[Setting, ...] = role()
     variants: Mapping[str, Variant] = role()
-    """By name; also accepts a list of sums such as `peri+log-n`."""
+    """Variants by name; also accepts a list of sums such as `peri+log-n`."""
     models: int = role(int, option=True, shown="models per violin")
     steps: int = role(int, trains=True, pairs=True, option=True, shown="training steps")
     batch: int | None = role(int, default=None, trains=True, pairs=True, shown="sequences in a minibatch")
-    """By default the task's usual number."""
+    """Default: the task's default."""
     checkpoints: int = role(int, default=100, trains=True, pairs=True, shown="checkpoints")
     seed: int = role(int, default=0, trains=True, pairs=True, option=True)
     engine: str = role(str, default="auto", option=True)
@@ -268,10 +268,10 @@ class Experiment:
     device: str = role(str, default="cpu", trains=True, option=True)
     """Device of the torch engine: cpu, cuda or mps."""
     march: str = role(str, default="native", trains=True, option=True)
-    """Instruction set of native kernels: this machine's, or one that several machines have, such as x86-64-v3."""
+    """Instruction set of native kernels: that of this machine, or one that several machines support (x86-64-v3)."""
     hyperparameters: Mapping[str, Given] = field(default_factory=dict, metadata={"role": Role(pairs=True)})
-    """Rows of the search that differ from those of the paper or of the parts: a number, a pair (low, high) in the scale
-    of each variant's row, or a Row with its scale."""
+    """Rows of the hyperparameter table that differ from those of the paper or of the parts: a number, a pair (low,
+    high) in the scale of each variant's row, or a Row with its scale."""
     baseline: str | None = role(str, default=None)
     """The variant that others are compared with, by default the first. It does not change training."""
 
@@ -292,7 +292,7 @@ class Experiment:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", self.march):
             raise UserError(f"march = {self.march!r}: the name of an instruction set, such as native or x86-64-v3")
         if self.engine == "native" and self.device != "cpu":
-            raise UserError(f"device = {self.device}: the native engine computes on the cpu")
+            raise UserError(f"device = {self.device}: the native engine supports only cpu")
         object.__setattr__(self, "variants", self._named_variants())
         given = typed("hyperparameters", self.hyperparameters, Mapping, "a table")
         object.__setattr__(self, "hyperparameters", {name: _given(name, value) for name, value in given.items()})
@@ -301,9 +301,9 @@ class Experiment:
 
     def _check_settings(self) -> None:
         if len({setting.task.kind for setting in self.settings}) > 1:
-            raise UserError("an experiment has one kind of task")
+            raise UserError("all tasks of an experiment must be of one kind")
         if len({setting.model.kind for setting in self.settings}) > 1:
-            raise UserError("the tasks of an experiment start from one kind of model; another one is a variant")
+            raise UserError("all tasks of an experiment must have one kind of model; use a variant for another one")
         for setting in self.settings:
             check_name(setting.name, "name of a task")
             if own.is_own(setting.task.kind):
@@ -325,13 +325,13 @@ class Experiment:
             is_sum = own.is_own(written) or (said is not None and self._same(said, whole))
             name = sum_name(whole, self.settings[0].model_of(variant)) if is_sum else written
             means = meaning(name)
-            # a run that was started before there was a part of that name stays readable
+            # a run that is older than a built-in part of that name stays readable
             older = variant.engine is not None and bool(variant.references())
             if means is not None and not self._same(means, whole) and not older:
                 how = "in [variant.NAME], or of the function in your file"
-                raise UserError(f"variant '{name}' is built in: choose another name for your own, {how}")
+                raise UserError(f"variant '{name}' is the name of a built-in variant: choose another name, {how}")
             if name in named:
-                raise UserError(f"variant '{name}' is there twice")
+                raise UserError(f"variant '{name}' is given twice")
             check_name(name, "name of a variant")
             if name.lower() in {other.lower() for other in named}:
                 raise UserError(
@@ -341,14 +341,14 @@ class Experiment:
         return named
 
     def _check_sizes(self, name: str, variant: Variant) -> None:
-        """UserError where tasks of different sizes would give one variant of the user's own several."""
+        """UserError if a user's model would get different sizes from different tasks."""
         if variant.model is None or not own.is_own(variant.model.kind or "") or variant.model.whole:
             return
         takes = sizes_of(self.settings[0].model_of(variant))
         for size in (x for x in takes if x not in dict(variant.model.sizes)):
             if len({getattr(s.model, size) if size in (s.sizes or ()) else None for s in self.settings}) > 1:
                 raise UserError(
-                    f"variant '{own.short(name)}': the tasks name different sizes {size}: run them apart, or name it "
+                    f"variant '{own.short(name)}': the tasks have different sizes {size}: run them apart, or set it "
                     "in the variant's model"
                 )
 
@@ -404,19 +404,19 @@ class Experiment:
                         typed(f"{name} of a {own.short(thing.kind)}", value, int)
 
     def parameter_count(self, setting: Setting, variant: str) -> int:
-        """How many numbers a model learns."""
+        """Number of parameters of a model."""
         chosen = self.variants[variant]
         parameters = setting.model_of(chosen).parameters(setting.parts_of(chosen))
         return sum(math.prod(map(int, p.shape)) for p in parameters.values())
 
     def usual_rows(self, variant: Variant) -> dict[str, Row]:
-        """The default search of a variant: the paper's table, and the rows of its parts."""
+        """The default hyperparameter table of a variant: the paper's, and the rows of its parts."""
         parts = self.settings[0].parts_of(variant)
         schedule, optimizer = find_schedule(variant.schedule), find_optimizer(variant.optimizer)
         return {**TABLE, **optimizer.hyperparameters, **schedule.hyperparameters, **parts.hyperparameters}
 
     def rows(self, variant: Variant) -> dict[str, Row]:
-        """The search of a variant."""
+        """The hyperparameter table of a variant."""
         rows, given = self.usual_rows(variant), self.hyperparameters
         return {name: narrowed(name, given[name], row) if name in given else row for name, row in rows.items()}
 
@@ -487,7 +487,7 @@ class Experiment:
         return changed._with(baseline=self.baseline if self.baseline in changed.variants else None)
 
     def with_engines(self, engines: Mapping[str, str | None], engine: str | None = None) -> Experiment:
-        """The same experiment with an engine for each variant, and the `engine` that was asked for."""
+        """The same experiment with an engine for each variant, and the requested `engine`."""
         variants = {name: replace(variant, engine=engines[name]) for name, variant in self.variants.items()}
         return self._with(variants=variants, engine=engine or self.engine)
 

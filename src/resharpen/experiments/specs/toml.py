@@ -12,7 +12,7 @@ train_lengths = [2, 3]
 
 [variant.mine]                      # a variant that is not a sum of built-in parts
 placement = { block_out = true }    # any of the seven sites
-norm = "dyt.py:dyt"                 # your own code: FILE.py:NAME, relative to this file, wherever a name can stand
+norm = "dyt.py:dyt"                 # your own code: FILE.py:NAME, relative to this file, wherever a name is allowed
 
 [hyperparameters]                   # fix or narrow a row; the others are drawn as in the paper
 peak_learning_rate = 1e-3
@@ -76,13 +76,13 @@ def parse_task(text: str) -> dict[str, Any]:
 
 
 def from_data(data: Data, base: Path | None = None) -> Experiment:
-    """The experiment that a user's data describes; UserError for unknown keys and wrong types. Paths of user code are
-    relative to `base`."""
+    """The experiment from a user's data; UserError for unknown keys and wrong types. Paths of user code are relative to
+    `base`."""
     return _experiment(data, _from(base), base)
 
 
 def task_of(table: Data) -> Task:
-    """The task of a [task] table of the user's, whatever its training lengths."""
+    """The task of a user's [task] table, ignoring its training lengths."""
     try:
         return _task(table, _from(None), None)
     except ValueError as error:
@@ -90,7 +90,7 @@ def task_of(table: Data) -> Task:
 
 
 def settings_of(table: Data) -> tuple[Setting, ...]:
-    """The settings of a [task] table of the user's."""
+    """The settings of a user's [task] table."""
     try:
         return tuple(_settings(table, _from(None)))
     except ValueError as error:
@@ -102,8 +102,8 @@ def _from(base: Path | None) -> Refer:
 
 
 def from_stored(data: Data, path: Path) -> Experiment:
-    """The experiment in the header of a run or a reference, as `to_data` wrote it. It may come from others, so it
-    names code by hash only, and nothing in it is used as a path."""
+    """The experiment in the header of a run or a reference, as written by `to_data`. It may come from others, so it may
+    name code only by hash, and nothing in it is used as a path."""
     names, tables = data.get("variants"), data.get("variant", {})
     try:
         if isinstance(names, list) and isinstance(tables, dict):
@@ -119,7 +119,7 @@ def from_stored(data: Data, path: Path) -> Experiment:
 def _experiment(data: Data, refer: Refer, base: Path | None = None) -> Experiment:
     for name in data:
         if name in _FORMER:
-            raise UserError(f"unknown key '{name}': norms, attention and the rest are '{_FORMER[name]}' now")
+            raise UserError(f"unknown key '{name}': use '{_FORMER[name]}' instead")
     kinds = _plain_fields(Experiment)
     known("key", data, (*kinds, *_TABLES))
     for name in ("task", "models", "steps", "name"):
@@ -155,8 +155,8 @@ def _plain_fields(experiment: type[Experiment] | Experiment) -> dict[str, type]:
 
 
 def search_data(experiment: Experiment) -> dict[str, Any]:
-    """The search of each variant, recorded to notice changed defaults. A row that the spec narrows has a scale
-    unless it is that of the paper's row, or log: earlier versions assumed those."""
+    """The hyperparameter table of each variant, recorded to detect changed defaults. A row that the spec narrows has a
+    scale unless it is that of the paper's row, or log: earlier versions assumed those."""
     before = {name: TABLE.get(name, Row(1.0, 1.0)) for name in experiment.hyperparameters}
     data = {}
     for name, variant in experiment.variants.items():
@@ -186,7 +186,7 @@ def _settings(table: Data, refer: Refer) -> list[Setting]:
     if not lengths:
         raise UserError("train_lengths = []: at least one training length")
     if len({str(length) for length in lengths}) != len(lengths):
-        raise UserError(f"train_lengths = {lengths}: a length is given twice")
+        raise UserError(f"train_lengths = {lengths}: a length occurs twice")
     lengths = [typed("train_lengths", length, int) for length in lengths]
     named = "train_lengths" in table
     task = _task(table, refer, max(lengths) if named else None)
@@ -213,7 +213,7 @@ def _task(table: Data, refer: Refer, longest: int | None) -> Task:
 
 
 def _model(task: Task, table: Data, refer: Refer) -> Model:
-    """The model of a task: the usual one of its kind, with the given sizes."""
+    """The model of a task: the default of its kind, with the given sizes."""
     kind = refer(typed("kind", table.get("kind", task.usual_model), str))
     usual = find_model(kind).usual(task.vocabulary)
     names = [field.name for field in fields(usual)]  # pyright: ignore[reportArgumentType]
@@ -223,7 +223,7 @@ def _model(task: Task, table: Data, refer: Refer) -> Model:
 
 
 def tasks_data(settings: Iterable[Setting]) -> list[dict[str, Any]]:
-    """Settings as [task] tables; those that differ in the training length only share one."""
+    """Settings as [task] tables; settings that differ only in the training length share one table."""
     tasks: dict[tuple[Task, Model, str], list[int]] = {}
     for setting in settings:
         key = setting.task, setting.model, str(options.as_data(setting.task))
@@ -249,7 +249,7 @@ def _row(name: str, table: Data) -> Row:
 
 
 def _given_data(experiment: Experiment) -> dict[str, Any]:
-    """[hyperparameters]; a Row in the usual scale of all variants is written as a pair."""
+    """[hyperparameters]; a Row in the default scale of all variants is written as a pair."""
     usual = [experiment.usual_rows(variant) for variant in experiment.variants.values()]
     data: dict[str, Any] = {}
     for name, given in experiment.hyperparameters.items():
@@ -261,7 +261,7 @@ def _given_data(experiment: Experiment) -> dict[str, Any]:
 
 
 def _row_data(row: Row, usual: Iterable[Row]) -> Any:
-    """[low, high], or a number if they are equal; a table if scale or floor are not the usual ones."""
+    """[low, high], or a number if they are equal; a table if scale or floor differ from the defaults."""
     fixed = row.low == row.high
     if all((fixed or row.scale == x.scale) and row.floor == x.floor for x in usual):
         return row.low if fixed else [row.low, row.high]
@@ -269,8 +269,8 @@ def _row_data(row: Row, usual: Iterable[Row]) -> Any:
 
 
 def identities(experiment: Experiment, drawn: Mapping[str, Any]) -> Callable[[Shard], str]:
-    """Identity hashes of shards: of everything that can change results, `drawn` being the search of each variant as the
-    run recorded it. The experiment's name and number of models are left out, so that a run can be extended."""
+    """Identity hashes of shards: hashes of everything that can change results. `drawn` is the hyperparameter table of
+    each variant as the run recorded it. Name and number of models are left out, so that a run can be extended."""
     shared = {name: getattr(experiment, name) for name, of_field in roles(experiment).items() if of_field.trains}
     digests = {}
     for setting in experiment.settings:

@@ -1,17 +1,17 @@
 """Variants: what is compared, each a choice of parts by name, written as a sum such as `peri+log-n`.
 
-    model        another network, or other sizes, than the setting's          transformer
-    placement    where norms stand                                            pre, post, peri, ...
-    norm         what they do, at all sites or at some                        rms, layer, rezero, ...
+    model        another network than the setting's, or other sizes           transformer
+    placement    sites that have a norm                                       pre, post, peri, ...
+    norm         norm function, at all sites or at some                       rms, layer, rezero, ...
     attention    from logits to weights                                       softmax, log-n, ...
-    positions    how order gets in                                            rope, nope, ...
-    dropout      what is dropped in training                                  no-dropout, dropout
-    optimizer    how weights change                                           adamw, sgd, ...
-    schedule     how the learning rate changes                                linear, cosine, ...
+    positions    position encoding                                            rope, nope, ...
+    dropout      dropout in training                                          no-dropout, dropout
+    optimizer    update of the weights                                        adamw, sgd, ...
+    schedule     learning rate schedule                                       linear, cosine, ...
 
-What a sum leaves out has its default; placement and positions have that of the model, and an attention that makes an
-order by itself has no positions. A norm function for one site only, such as `rezero`, stands there, and another one of
-the sum at the other sites. A term may be `FILE.py:NAME`. `resharpen parts` shows what there is.
+Kinds that a sum leaves out have their default. Those of placement and positions depend on the model; an attention that
+encodes order itself has no positions by default. A norm function for one site only, such as `rezero`, applies
+there, and another one of the sum at the other sites. A term may be `FILE.py:NAME`. `resharpen parts` lists all parts.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ _KINDS = {
     Schedule: "schedule",
 }
 _ADDED = ("dropout", "schedule")
-"""Kinds that specs of earlier versions do not name: a spec names them only where they are not the default, so that the
-identity of what was trained stays the same."""
+"""Kinds that earlier versions did not have: a spec contains them only if they are not the default, so that the identity
+of existing shards stays the same."""
 OTHERS = "others"
-"""In a table of norm functions by site: the one of all other sites."""
+"""Key of a table of norm functions by site: the norm of all other sites."""
 CATALOGS: dict[str, Mapping[str, Any]] = {
     "model": MODELS,
     "placement": PLACEMENTS,
@@ -84,21 +84,21 @@ CATALOGS: dict[str, Mapping[str, Any]] = {
 }
 NAME = r"[A-Za-z0-9_+-]+"
 OF_THE_TASK = ("vocabulary", "classes")
-"""Sizes that no spec chooses."""
+"""Sizes that a spec cannot set."""
 
 
 @dataclass(frozen=True)
 class ModelChange:
-    """Another kind of model than the setting's, or the same with other sizes."""
+    """Another kind of model than the setting's, or the same kind with other sizes."""
 
     kind: str | None = None
     sizes: tuple[tuple[str, int], ...] = ()
     whole: bool = field(default=False, compare=False, repr=False)
-    """Whether `sizes` are all that were chosen, so that nothing comes from the task's model."""
+    """Whether `sizes` are complete, so that none comes from the task's model."""
 
     def apply(self, base: Model, vocabulary: int, named: Collection[str] = ()) -> Model:
-        """The model, of a task whose own model is `base`. Sizes that the spec names there, `named`, are also those of a
-        kind of the user's own, where this says nothing else."""
+        """The model for a task whose model is `base`. The sizes that the spec sets there, `named`, also apply to a
+        user's model, unless this change sets them."""
         same = self.kind in (None, base.kind)
         start = base if same else find_model(str(self.kind)).usual(vocabulary)
         names = [field.name for field in fields(start)]  # pyright: ignore[reportArgumentType]
@@ -107,15 +107,15 @@ class ModelChange:
         of_task = {size: getattr(base, size) for size in named} if reach else {}
         if (foreign := [size for size in of_task if size not in names]) and not self.sizes:
             raise UserError(
-                f"the model '{own.short(start.kind)}' does not take {foreign[0]}, a size of [task] model "
-                f"(it takes: {', '.join(sizes_of(start)) or 'none'}): give it sizes of its own, "
+                f"the model '{own.short(start.kind)}' does not accept {foreign[0]}, a size in [task] model "
+                f"(it accepts: {', '.join(sizes_of(start)) or 'none'}): set its own sizes, "
                 "as in [variant.NAME] model = { kind = ..., d = 32 }"
             )
         given = {size: x for size, x in of_task.items() if size in names} | dict(self.sizes)
         return replace(start, **given)  # pyright: ignore[reportArgumentType]
 
     def resolved(self, model: Model) -> ModelChange:
-        """With every size that another kind of model has by default, or from the task's model, as it came out."""
+        """The change with all sizes explicit, including defaults and those of the task's model."""
         if self.kind is None:
             return self
         usual = type(model).usual(next(getattr(model, size) for size in OF_THE_TASK if hasattr(model, size)))
@@ -134,7 +134,7 @@ class ModelChange:
 
 @dataclass(frozen=True)
 class Variant:
-    """Parts by name: built-in ones, or references to the user's own; None leaves the choice to the model."""
+    """Parts by name: built-in parts, or references to user code; None: the default of the model."""
 
     placement: str | Placement | None = None
     norm: str = DEFAULTS["norm"]
@@ -143,14 +143,14 @@ class Variant:
     optimizer: str = DEFAULTS["optimizer"]
     model: ModelChange | None = None
     engine: str | None = None
-    """What trains it; None until a run begins."""
+    """The engine; None until a run starts."""
     dropout: str = DEFAULTS["dropout"]
     schedule: str = DEFAULTS["schedule"]
     norm_at: tuple[tuple[str, str], ...] = ()
-    """Sites with another norm function than `norm`, and which, in the order of SITES."""
+    """Sites with another norm function than `norm`, and its name, in the order of SITES."""
 
     def __post_init__(self) -> None:
-        """Parts and models may be given as Python objects: from here on they go by name."""
+        """Replace parts and models given as Python objects by their names."""
         for kind in PARTS[1:]:
             if not isinstance(part := getattr(self, kind), str | None):
                 object.__setattr__(self, kind, _name_of(kind, part))
@@ -158,7 +158,7 @@ class Variant:
             object.__setattr__(self, "model", _change_to(self.model))
 
     def resolved(self, model: Model) -> Variant:
-        """The same with nothing left open, for the model that it means."""
+        """The same with all parts explicit, for a model."""
         placement = self.placement or next(iter(model.placements))
         if isinstance(placement, str) and placement not in model.placements:
             if placement in PLACEMENTS:
@@ -171,8 +171,7 @@ class Variant:
         return "nope" if find_attention(self.attention).orders else type(model).positions
 
     def parts(self, model: Model, longest: int | None = None) -> Parts:
-        """The parts themselves, checked to have a meaning for the model; UserError if one has none. `longest` is the
-        task's longest input."""
+        """The parts; UserError if the model cannot use one of them. `longest` is the task's longest input."""
         whole = self.resolved(model)
         placement, positions = whole.placement, whole.positions
         assert placement is not None
@@ -194,19 +193,19 @@ class Variant:
         return found
 
     def columns(self, model: Model) -> dict[str, str]:
-        """Every part by name, as the tables of a run have it."""
+        """Every part by name, as in the tables of a run."""
         whole = self.resolved(model)
         named = {"placement": placement_name(whole.placement)} | {name: getattr(whole, name) for name in PARTS[1:]}
         return named | {"norm": " & ".join([self.norm, *(f"{name} at {site}" for site, name in self.norm_at)])}
 
     def references(self) -> list[str]:
-        """What is the user's own."""
+        """References to user code."""
         named = [getattr(self, name) for name in PARTS] + [name for _, name in self.norm_at]
         names = [*named, self.model and self.model.kind]
         return [name for name in names if isinstance(name, str) and own.is_own(name)]
 
     def as_data(self) -> dict[str, Any]:
-        """What `from_table` takes."""
+        """The argument of `from_table` that gives this variant."""
         data = {name: getattr(self, name) for name in (*PARTS, "engine")}
         data = {name: x for name, x in data.items() if name not in _ADDED or x != DEFAULTS[name]}
         if self.norm_at:
@@ -217,22 +216,22 @@ class Variant:
 
 
 def sizes_of(model: Model) -> list[str]:
-    """The sizes that a spec can choose."""
+    """The sizes that a spec can set."""
     return [field.name for field in fields(model) if field.name not in OF_THE_TASK]  # pyright: ignore[reportArgumentType]
 
 
 def _name_of(kind: str, part: Any) -> str:
-    """The name of a part that was given as an object, which has to be of that kind."""
+    """The name of a part given as an object, which must be of that kind."""
     for name, built_in in CATALOGS[kind].items():
         if part is built_in:
             return name
     if not isinstance(part, next(each for each, name in _KINDS.items() if name == kind)):
-        raise UserError(f"{kind} = {shown(part)}: must be a name, FILE.py:NAME, or what @rs.{kind} makes")
+        raise UserError(f"{kind} = {shown(part)}: must be a name, FILE.py:NAME, or a function with @rs.{kind}")
     return objects.refer(part)
 
 
 def _change_to(model: Any) -> ModelChange:
-    """The change to a model that was given as a class, or with its sizes; a name will do, too."""
+    """The change to a model given as a class, an instance or a name."""
     if isinstance(model, str):
         return ModelChange(own.refer(model) if own.is_own(model) else model)
     makes = isinstance(model, type | FunctionType)
@@ -275,7 +274,7 @@ def placement_name(placement: str | Placement | None) -> str:
 
 
 def sum_name(variant: Variant, model: Model) -> str:
-    """What a resolved variant is called without a name of its own: its parts, without those that are usual."""
+    """The default name of a resolved variant: the sum of its parts that are not defaults."""
     usual = {"positions": variant.usual_positions(model), **DEFAULTS}
     further = [getattr(variant, name) for name in PARTS[1:] if getattr(variant, name) != usual[name]]
     further += [name for _, name in variant.norm_at]
@@ -286,7 +285,7 @@ def sum_name(variant: Variant, model: Model) -> str:
 
 
 def meaning(name: str) -> Variant | None:
-    """The variant that a name is as a sum of built-in parts, if it is one."""
+    """The variant that a name means as a sum of built-in parts, or None."""
     try:
         return None if own.is_own(name) else parse_sum(name)
     except UserError:
@@ -294,7 +293,7 @@ def meaning(name: str) -> Variant | None:
 
 
 def parse_sum(text: str, base: Path | None = None) -> Variant:
-    """A variant from a sum of names; own files are relative to `base`.
+    """A variant from a sum of names; files are relative to `base`.
 
     >>> variant = parse_sum("log-n+peri+rezero")
     >>> variant.placement, variant.attention, variant.norm, variant.norm_at
@@ -311,7 +310,7 @@ def parse_sum(text: str, base: Path | None = None) -> Variant:
             norm_at |= dict.fromkeys(sites, reference)
             continue
         if kind in chosen:
-            raise UserError(f"variant '{text}' has two of a kind ({kind}): {chosen[kind]} and {reference}")
+            raise UserError(f"variant '{text}' has two parts of one kind ({kind}): {chosen[kind]} and {reference}")
         chosen[kind] = reference
     if "model" in chosen:
         chosen["model"] = ModelChange(chosen["model"])
@@ -323,7 +322,7 @@ def _by_site(norm_at: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def _terms(text: str, base: Path | None) -> list[str]:
-    """What is added up. The path of an own file may have a '+' in it: then it begins further to the left."""
+    """The terms of a sum. The path of a user's file may contain a '+', so terms before FILE.py may belong to it."""
     terms: list[str] = []
     for piece in (piece.strip() for piece in text.split("+")):
         terms.append(piece)
@@ -334,7 +333,7 @@ def _terms(text: str, base: Path | None) -> list[str]:
 
 
 def _kind_of(name: str) -> str:
-    """Which part a term of a sum is."""
+    """The kind of part of a term."""
     if own.is_own(name):
         found = own.find(name)
         if isinstance(found, type) and issubclass(found, Model):
@@ -347,9 +346,7 @@ def _kind_of(name: str) -> str:
         if makes_modules(found):
             return "model"
         what = ", ".join(f"@rs.{kind}" for kind in _KINDS.values())
-        raise UserError(
-            f"'{name}' is no part of a variant: it needs one of {what}, or is a torch.nn.Module or an rs.Model"
-        )
+        raise UserError(f"'{name}' is not a part of a variant: use one of {what}, a torch.nn.Module or an rs.Model")
     for kind, catalog in CATALOGS.items():
         if name in catalog:
             return kind
@@ -357,7 +354,7 @@ def _kind_of(name: str) -> str:
 
 
 def from_table(name: str, table: Any, refer: Callable[[str], str]) -> Variant:
-    """A variant from a [variant.NAME] table of a TOML file, or from `as_data`; `refer` says what a name means."""
+    """A variant from a [variant.NAME] table of a TOML file, or from `as_data`; `refer` resolves names."""
     where = f"[variant.{name}]"
     if not re.fullmatch(NAME, name):
         raise UserError(f"variant name {name!r}: allowed are letters, digits, '-', '_' and '+'")
@@ -404,11 +401,11 @@ def _model_change(where: str, table: Mapping[str, Any], refer: Callable[[str], s
 
 
 def choose(names: Iterable[str], own_variants: Mapping[str, Variant], base: Path | None = None) -> dict[str, Variant]:
-    """Variants by name: those of the user's tables, and sums of parts, which get the name of `sum_name` later."""
+    """Variants by name: those of the user's tables, and sums of parts, which are renamed by `sum_name` later."""
     chosen: dict[str, Variant] = {}
     for name in names:
         typed("variants", name, str, "a list of texts")
         if name in chosen:
-            raise UserError(f"variant '{name}' is there twice")
+            raise UserError(f"variant '{name}' is given twice")
         chosen[name] = own_variants[name] if name in own_variants else parse_sum(name, base)
     return chosen

@@ -1,4 +1,4 @@
-"""How the learning rate changes from step to step, by name: a file each."""
+"""Learning rate schedules, by name: one file each."""
 
 from resharpen import own
 from resharpen.optim.schedule import Schedule

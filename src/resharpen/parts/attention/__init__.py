@@ -1,4 +1,4 @@
-"""From attention logits to attention weights, by name: a file each."""
+"""Attention functions, from logits to weights, by name: one file each."""
 
 from resharpen.parts.attention.adaptive_temperature import adaptive_temperature
 from resharpen.parts.attention.asentmax import asentmax

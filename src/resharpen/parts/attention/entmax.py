@@ -1,9 +1,9 @@
 """Sparse attention: [e_i/2 - tau]_+^2, tau such that they sum to 1; entmax with alpha = 1.5 (Peters et al., 2019).
 
-With z = e/2 less its maximum, tau is in [-1, 0): a key below -1 has no weight, and nothing is lost if it counts as -1.
-Sorted, the k largest alone would have tau_k = mean - sqrt((1 - k var)/k); the support are those with tau_k <= z_k. A
-Newton step on sum [z - tau]_+^2 = 1 then takes off what rounding left, and is how the gradient gets in: its derivative
-by z is that of tau, [z - tau]_+ over their sum, and the sum is at least 1.
+With z = e/2 minus its maximum, tau is in [-1, 0): a key below -1 has weight 0, so it can be clamped to -1. The k
+largest keys alone would have tau_k = mean - sqrt((1 - k var)/k); the support is the keys with tau_k <= z_k. A Newton
+step on sum [z - tau]_+^2 = 1 then removes rounding errors and provides the gradient: its derivative by z is that of
+tau, [z - tau]_+ divided by their sum, which is at least 1.
 """
 
 from __future__ import annotations

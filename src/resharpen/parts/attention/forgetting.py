@@ -1,6 +1,6 @@
 """softmax(e_ij + sum over j < k <= i of log f_k), f_k = sigma(w_h.x_k + b_h): a gate forgets keys (Lin et al., 2025).
 
-x_k is what key k is made from. w is drawn, b starts at 0, so that a gate starts near 1/2, as in the authors' code.
+x_k is the input of key k. w is random, b starts at 0, so a gate starts near 1/2, as in the authors' code.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def log_kept(p: Any) -> Tensor:
-    """What is left of key j at query i, as a logarithm: sum over j < k <= i of log f_k, [M, N, H, L, L]. Above the
-    diagonal, where no key is seen, it is positive."""
+    """Log of the decay of key j at query i: sum over j < k <= i of log f_k, [M, N, H, L, L]. Above the diagonal, which
+    is masked, it is positive."""
     from torch.nn.functional import logsigmoid
 
     total = logsigmoid(p.x[:, :, None] @ p.w + p.b).cumsum(-2)

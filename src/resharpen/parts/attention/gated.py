@@ -1,6 +1,6 @@
-"""softmax, and what the heads gather times sigma(x W_g) before W_O, x what the query reads (Qiu et al., 2025).
+"""softmax, with the output of the heads times sigma(x W_g) before W_O, x the input of the query (Qiu et al., 2025).
 
-Where there is a norm on the heads' output the gate comes after it.
+If there is a norm on the output of the heads, the gate comes after it.
 """
 
 from __future__ import annotations

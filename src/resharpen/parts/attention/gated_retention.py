@@ -1,6 +1,6 @@
 """Weights without a softmax, e_ij prod over j < k <= i of sigma(w_h.x_k + b_h) (Dao and Gu, 2024).
 
-x_k is what key k is made from. w is drawn, and b starts where the gate of `retention` is: sigma(b_h) = 1 - 2^(-5-h).
+x_k is the input of key k. w is random, and b starts at the decay of `retention`: sigma(b_h) = 1 - 2^(-5-h).
 """
 
 from __future__ import annotations

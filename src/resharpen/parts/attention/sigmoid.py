@@ -1,4 +1,4 @@
-"""sigma(e - log n) over n keys, each by itself: weights need not sum to 1 (Ramapuram et al., 2024)."""
+"""sigma(e - log n) over n keys, elementwise: weights need not sum to 1 (Ramapuram et al., 2024)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """exp(e_i) / (exp(s) + sum_j exp(e_j)), one learned s per head, from 0 (Miller, 2023; gpt-oss, 2025).
 
-Weights sum to less than 1: what the sink takes has no value.
+Weights sum to less than 1: the sink has weight but no value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention as it is: exp(e_i) / sum_j exp(e_j)."""
+"""Standard attention: exp(e_i) / sum_j exp(e_j)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """a_ij = sigma(e_ij) prod_{j<k<i} (1 - sigma(e_ik)), j < i: the nearest key takes its share first (Tan et al., 2024).
 
-What nobody takes goes nowhere: weights sum to at most 1, and the first position gathers nothing. Products are sums of
-logarithms, so that a thousand keys neither underflow nor lose their gradient.
+The remainder is dropped: weights sum to at most 1, and the first position has no attention output. Products are
+computed as sums of logarithms, so that a thousand keys neither underflow nor lose their gradient.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 def stick_breaking(e: Tensor, mask: Tensor, p: Any) -> Tensor:
     from torch.nn.functional import logsigmoid, pad
 
-    later = mask.flip(-1).cumsum(-1).flip(-1) - mask.long()  # keys that are seen after this one
-    earlier = mask & (later > 0)  # the last that is seen is the query's own
-    left = logsigmoid(-e).where(earlier, 0.0).flip(-1).cumsum(-1).flip(-1)  # of the stick, this key's share taken
+    later = mask.flip(-1).cumsum(-1).flip(-1) - mask.long()  # number of visible keys after this one
+    earlier = mask & (later > 0)  # the last visible key is the query's own
+    left = (
+        logsigmoid(-e).where(earlier, 0.0).flip(-1).cumsum(-1).flip(-1)
+    )  # log of the remaining stick, including this key's break
     before = pad(left[..., 1:], (0, 1))
     return (logsigmoid(e) + before).exp().where(earlier, 0.0)

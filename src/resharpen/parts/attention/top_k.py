@@ -1,6 +1,6 @@
-"""softmax over the 8 largest logits of a query, all others without weight (Gupta et al., 2021).
+"""softmax over the 8 largest logits of a query, all others have weight 0 (Gupta et al., 2021).
 
-Keys that are equal to the eighth are kept, too.
+Keys equal to the eighth are also kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""softmax over the last 16 keys, the query's own included: keys at most 15 tokens back (Beltagy et al., 2020).
+"""softmax over the last 16 keys, including the query's own: keys at most 15 tokens back (Beltagy et al., 2020).
 
-Distances beyond the window do not occur, so that no input is too long for positions. Each layer sees another 15 tokens
-further back.
+Distances beyond the window do not occur, so position encodings never see untrained distances. Each layer extends the
+receptive field by 15 tokens.
 """
 
 from __future__ import annotations

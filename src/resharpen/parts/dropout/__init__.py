@@ -1,4 +1,4 @@
-"""What is dropped in training, by name: a file each."""
+"""Dropout functions, by name: one file each."""
 
 from resharpen.parts.dropout.dropout import dropout
 from resharpen.parts.dropout.no_dropout import no_dropout

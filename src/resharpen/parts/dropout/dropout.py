@@ -1,4 +1,5 @@
-"""In training a share r of attention weights and block outputs is 0, the rest over 1 - r (Srivastava et al., 2014).
+"""In training a share r of attention weights and block outputs is set to 0, the rest divided by 1 - r (Srivastava et
+al., 2014).
 
 A block's output is dropped after its norm, if it has one: a norm would undo the division by 1 - r.
 """

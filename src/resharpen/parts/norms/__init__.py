@@ -1,4 +1,4 @@
-"""Norm functions, by name: a file each."""
+"""Norm functions, by name: one file each."""
 
 from resharpen.parts.norms.dyt import dyt
 from resharpen.parts.norms.layer import layer

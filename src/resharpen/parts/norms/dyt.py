@@ -1,4 +1,4 @@
-"""Dynamic tanh in place of a norm: g tanh(a x) + b, one a, from 0.5 (Zhu et al., 2025)."""
+"""Dynamic tanh instead of a norm: g tanh(a x) + b, one a, from 0.5 (Zhu et al., 2025)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Position encodings, by name: a file each."""
+"""Position encodings, by name: one file each."""
 
 from resharpen.parts.positions.alibi import alibi
 from resharpen.parts.positions.fire import fire

@@ -1,6 +1,6 @@
 """ALiBi: e_ij - m_h (i - j), m_h = 2^(-8h/H) for the heads h = 1 .. H (Press et al., 2022).
 
-Where H is no power of two the authors take slopes of the powers around it instead.
+If H is not a power of two, the authors interpolate slopes from the nearest powers of two instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def slopes(e: Tensor) -> Tensor:
 
 
 def sloped(e: Tensor, slope_H: Tensor, position: Tensor | None = None) -> Tensor:
-    """e_ij - m_h (i - j), or with other positions of the tokens, [..., L], in place of 0, 1, 2, ..."""
+    """e_ij - m_h (i - j), or with other positions of the tokens, [..., L], instead of 0, 1, 2, ..."""
     import torch
 
     if position is None:

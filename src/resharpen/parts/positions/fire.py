@@ -1,8 +1,8 @@
 """e_ij + f(psi(i-j) / psi(max(L, i))), psi(x) = log(c x + 1), f an MLP with 32 hidden units (Li et al., 2024).
 
-f has one input, ReLU and one output per head. c starts at 0.1; L is learned as a multiple of a quarter of the task's
-longest input, from 1: the authors start at 512 of 2,048 tokens. Queries further along than L see distances as a share
-of their own position, so that what f reads stays in the range that it was trained on.
+f has one input, ReLU and one output per head. c starts at 0.1; L is a learned multiple of a quarter of the task's
+longest input, starting at 1: the authors start at 512 of 2,048 tokens. Beyond position L, distances are relative to the
+position of the query, so that the input of f stays in its training range.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 HIDDEN = 32
 AT_ONCE = 2**24
-"""Bound on hidden activations of f in memory at a time; those of a step of training are kept anyway."""
+"""Limit on hidden activations of f in memory at a time, when scoring."""
 
 
 @positions(

@@ -1,8 +1,7 @@
 """e_ij - r1 log(1 + r2 (i - j)), r1 and r2 positive, one of each per head (Chi et al., 2022).
 
-Learned are their logarithms, where the authors' code learns r1 and r2 and puts them back to 0.01 when they fall below.
-That code draws r1 from U[0, 2] and r2 from U[0, 1]; here r1 starts at (2h - 1)/H for the heads h = 1 .. H, and r2 at
-1/2.
+Here their logarithms are learned; the authors' code learns r1 and r2 and clamps them at 0.01. That code initializes r1
+from U[0, 2] and r2 from U[0, 1]; here r1 starts at (2h - 1)/H for the heads h = 1 .. H, and r2 at 1/2.
 """
 
 from __future__ import annotations

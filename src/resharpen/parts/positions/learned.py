@@ -1,6 +1,7 @@
-"""E[t] + P[i], one learned vector for each position i up to the task's longest input (Radford et al., 2019).
+"""E[t] + P[i], one learned vector per position i up to the task's longest input (Radford et al., 2019).
 
-P starts like an embedding and does not decay, as in GPT-2. Positions that training never reaches stay as drawn.
+P is initialized like an embedding and does not decay, as in GPT-2. Positions beyond the training length stay at their
+random initialization.
 """
 
 from __future__ import annotations
@@ -23,5 +24,5 @@ def learned(x: Tensor, p: Any) -> Tensor:
 def check_length(x: Tensor, p: Any) -> int:
     """The number of tokens; UserError if it is larger than the table of positions."""
     if x.shape[-2] > p.P.shape[-2]:
-        raise UserError(f"an input of {x.shape[-2]} tokens: there are learned positions for {p.P.shape[-2]}")
+        raise UserError(f"an input of {x.shape[-2]} tokens: there are only {p.P.shape[-2]} learned positions")
     return x.shape[-2]

@@ -1,4 +1,4 @@
-"""E[t] + P[o + i], o uniform on what still fits in training, 0 when scored (Huang et al., 2025).
+"""E[t] + P[o + i], with a uniform random offset o in training, 0 when scored (Huang et al., 2025).
 
 P has a vector for each position up to the task's longest input, as in `learned`; in training a sequence of n tokens
 begins at a position drawn uniformly from 0 .. longest - n, so that all of P is trained.
@@ -24,10 +24,10 @@ def learned_offset(x: Tensor, p: Any) -> Tensor:
     if not p.training:
         return x + p.P[..., :length, :]
     longest = p.P.shape[-2]
-    words_MxN = (p.uniform() * 2**24).long()  # whole numbers: every precision draws the same
+    words_MxN = (p.uniform() * 2**24).long()  # integers, so that every precision gets the same
     first_MxN = (words_MxN * (longest - p.lengths + 1)) >> 24
     position = first_MxN[..., None] + torch.arange(length, device=x.device)
-    return x + rows(p.P, position.clamp(max=longest - 1))  # beyond the table there is only padding
+    return x + rows(p.P, position.clamp(max=longest - 1))  # positions beyond the table are padding
 
 
 def rows(P_Mx1xRxD: Tensor, position_MxNxL: Tensor) -> Tensor:

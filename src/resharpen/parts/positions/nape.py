@@ -1,4 +1,4 @@
-"""Half of the heads, the first, have ALiBi with slopes 1/h, the others no positions (Vasylenko et al., 2025)."""
+"""The first half of the heads has ALiBi with slopes 1/h, the others no positions (Vasylenko et al., 2025)."""
 
 from __future__ import annotations
 

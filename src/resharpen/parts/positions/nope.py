@@ -1,4 +1,4 @@
-"""No positions: what a causal model knows of order it knows from the mask (Kazemnejad et al., 2023)."""
+"""No positions: a causal model can infer order only from the mask (Kazemnejad et al., 2023)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Positions drawn at random and sorted, in place of 0, 1, 2, ... (Ruoss et al., 2023).
+"""Random sorted positions instead of 0, 1, 2, ... (Ruoss et al., 2023).
 
 A sequence of n tokens has n positions, drawn without replacement from 0 .. 4 x longest - 1 and sorted, `longest` being
-the task's longest input: training meets all positions that longer inputs have. In training there is one random order of
-all positions per model and step, and a sequence has its first n, in all blocks; the authors draw anew in every layer.
-When scored the order is a fixed one, the same for all models. n is the length of the whole input: a short prefix of a
-long input has denser positions than a short input.
+the task's longest input: training covers all positions of longer inputs. In training there is one random order of all
+positions per model and step, and a sequence uses its first n, in all blocks; the authors sample again in every layer.
+For scoring the order is fixed, the same for all models. n is the length of the whole input: a short prefix of a long
+input has denser positions than a short input.
 
 Shapes: M models, N sequences, H heads, L positions, K width of a head, R all positions that are drawn from.
 """
@@ -66,12 +66,12 @@ def drawn(x: Tensor, p: Any) -> Tensor:
 
     length, every = x.shape[-2], p.drawn_from
     if length > every:
-        raise UserError(f"an input of {length} tokens: there are {every} randomized positions")
+        raise UserError(f"an input of {length} tokens: there are only {every} randomized positions")
     if not p.training:
         return torch.tensor(np.sort(_scored_order(every)[:length]), device=x.device)[None, None]
     number = torch.arange(length, device=x.device)
     first_Mx1xL = p.uniform(every, shared=True).argsort(dim=-1, stable=True)[..., :length]
-    # padding comes last, and has what it gets
+    # padding is last; its positions do not matter
     return first_Mx1xL.where(number < p.lengths[:, None], every + number).sort(dim=-1).values.clamp(max=every - 1)
 
 

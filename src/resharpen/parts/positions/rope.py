@@ -1,6 +1,6 @@
 """Rotary positions (Su et al., 2021): base 10,000, half-split, over the whole head, position 0 at the first token.
 
-The pair (x_i, x_{i + d/2}) of position r is turned by r * base^(-2i / d), so q_r . k_s depends on r - s alone.
+The pair (x_i, x_{i + d/2}) at position r is rotated by r * base^(-2i / d), so q_r . k_s depends only on r - s.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 BASE = 10_000.0
 TABULATED = 2048
-"""Positions of the table that shorter sequences take their part of, so that one will do for all of them."""
+"""Size of the cached table, which all shorter sequences use a prefix of."""
 
 
 @positions(on="queries_keys")
@@ -30,12 +30,12 @@ def rope(q: Tensor, k: Tensor, p: Any) -> tuple[Tensor, Tensor]:
 def rotated(x: Tensor, base: float = BASE) -> Tensor:
     length, d_head = x.shape[-2:]
     if d_head % 2:
-        raise ValueError(f"rope turns pairs: heads need an even width, not {d_head}")
+        raise ValueError(f"rope rotates pairs: heads need an even width, not {d_head}")
     return turned(x, *rotation(length, d_head, x.dtype, x.device, base))
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Pairs of features turned by the angles with this cosine and sine."""
+    """Pairs of features rotated by the angles with this cosine and sine."""
     import torch
 
     a, b = x.chunk(2, -1)
@@ -71,6 +71,6 @@ def _table(d_head: int, dtype: torch.dtype, device: torch.device, base: float) -
     return _computed(TABULATED, d_head, dtype, device, base)
 
 
-# What torch.compiler.assume_constant_result does, but torch is imported only where it is used: without it a compiled
-# rope would compute the table anew for every number that it turns, and in single precision.
+# Equivalent to torch.compiler.assume_constant_result, without importing torch here. Otherwise compiled code would
+# recompute the table for every rotated number, in single precision.
 _table._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]

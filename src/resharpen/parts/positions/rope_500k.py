@@ -1,4 +1,4 @@
-"""rope with base 500,000 instead of 10,000, so that most features turn slowly (Grattafiori et al., 2024)."""
+"""rope with base 500,000 instead of 10,000, so that most features rotate slowly (Grattafiori et al., 2024)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""rope on the first half of a head's features only; the others know no positions (Black et al., 2022).
+"""rope on the first half of a head's features only; the others have no positions (Black et al., 2022).
 
-Half-split within that half, frequencies base^(-2i / (d/2)), as with `rotary_pct = 0.5` in GPT-NeoX, which takes a
+Half-split within that half, frequencies base^(-2i / (d/2)), as with `rotary_pct = 0.5` in GPT-NeoX, whose default is a
 quarter.
 """
 

@@ -1,6 +1,6 @@
 """E[t] + s PE(i), sines and cosines of position i = 0, 1, ...; s learned, from 0.02 (Vaswani et al., 2017).
 
-PE(i)[2j] = sin(i / 10000^(2j/d)), PE(i)[2j + 1] = cos of the same. s starts as large as an embedding.
+PE(i)[2j] = sin(i / 10000^(2j/d)), PE(i)[2j + 1] = cos of the same. s starts at the standard deviation of an embedding.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """e_ij + b_h[bucket(i - j)], 32 learned biases per head, from 0 (Raffel et al., 2020).
 
-Distances below 16 have a bucket each; from there to 128 buckets grow geometrically, and the last one has the rest. T5
-shares its biases among layers; here every layer has its own.
+Distances below 16 have one bucket each; from there to 128 buckets grow geometrically, and the last one contains all
+larger distances. T5 shares its biases among layers; here every layer has its own.
 """
 
 from __future__ import annotations

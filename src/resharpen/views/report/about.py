@@ -23,13 +23,13 @@ NOT_RECORDED = "not recorded"
 
 EXPLAINED = {
     "tvd": "TVD: total variation distance from the exact next-token distribution; 0 is perfect, 1 is worst.",
-    "auc": "AUC: how well the model ranks legal above illegal continuations; 1 is perfect, 0.5 a guess.",
+    "auc": "AUC: how well the model ranks legal above illegal continuations; 1 is perfect, 0.5 is a random guess.",
 }
 """Metrics whose label does not explain them."""
 
 
 def task_in_words(run: RunOrReference) -> str:
-    """What the models have to do, and how they are scored: the first line of the task's file."""
+    """The task and its metric: the first line of the task's file, and an explanation of the metric."""
     task = task_of(run)
     text = sys.modules[type(task).__module__].__doc__ if TASKS.get(task.kind) is type(task) else type(task).__doc__
     said = [(text or "").strip().split("\n\n")[0].replace("\n", " "), EXPLAINED.get(task.metric, "")]
@@ -41,14 +41,14 @@ def about(run: RunOrReference) -> dict[str, Any]:
     checkpoints = len(experiment.checkpoint_steps())
     shards = len(run.shards())
     if isinstance(run, Reference):
-        done, time = len(run.built), "kept without weights and curves"
-        where = {"reference": run.name, "shards": f"{done:,} of {shards:,} kept"}
+        done, time = len(run.built), "stored without weights and curves"
+        where = {"reference": run.name, "shards": f"{done:,} of {shards:,} stored"}
         made = [(len(made["built"]), made["provenance"]) for made in run.header["made"]]
     else:
         seconds = [run.files(shard).told("seconds") for shard in run.done()]
         done, time = len(seconds), NOT_RECORDED if None in seconds else duration(sum(seconds))
         where = {"run": str(run.directory), "shards": f"{done:,} of {shards:,} finished"}
-        where |= {"time": time if time == NOT_RECORDED else f"{time} of one core's time in all"}
+        where |= {"time": time if time == NOT_RECORDED else f"{time} of CPU time"}
         made = [(done, run.provenance)]
     facts = {
         **where,
@@ -105,11 +105,11 @@ def command(run: RunOrReference) -> str:
     if (variants := list(experiment.variants)) != list(usual.variants):
         changes["variants"] = variants
         words += ["--variants", ",".join(variants)]
-    # what is trained must agree, by whichever engine
+    # the trained models must agree, on any engine
     how = "|".join(name for name, role in roles(experiment).items() if role.kind is str and name != "name")
     try:
         found = differences(to_data(usual.with_changes(**changes)), to_data(experiment))
-    except UserError:  # variants that the command line does not know by these names
+    except UserError:  # variants without a name on the command line
         return run.command
     if not all(re.match(rf"(variant\..*\.engine|{how}): ", line) for line in found):
         return run.command
@@ -118,7 +118,7 @@ def command(run: RunOrReference) -> str:
 
 
 def cut(experiment: Experiment) -> list[dict[str, str]] | None:
-    """What differs from the full protocol of the figure; None where there is no such protocol."""
+    """Differences from the full protocol of the figure; None if there is no such protocol."""
     figure, _ = on_the_shelf(experiment)
     if figure is None:
         return None

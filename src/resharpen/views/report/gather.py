@@ -1,4 +1,4 @@
-"""Everything that the page shows of the models of a run, as arrays.
+"""The data of a report about the models of a run, as arrays.
 
 Models are ordered by setting, variant and draw, so that the models of a violin are a slice, a `cell`.
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 CURVE_POINTS = 640_000
-"""The most checkpoints of all models together; beyond it some are left out, as curves make up most of the file."""
+"""Limit on checkpoints of all models together; beyond it some are left out, because curves make up most of the file."""
 FINEST = 255
 MISSING = 2**16 - 1
 
@@ -36,9 +36,9 @@ class Gathered:
 
     run: RunOrReference
     tell: Callable[[str], None] = lambda _: None
-    """Hears what is being done, with counts: with many models it takes minutes."""
+    """Called with the current stage and counts: many models take minutes."""
     test: str = ""
-    """The further test distribution that values are on; empty for the task itself."""
+    """The further test distribution of the values; empty for the task itself."""
 
     @cached_property
     def models(self) -> pl.DataFrame:
@@ -83,7 +83,7 @@ class Gathered:
 
     @cached_property
     def hyperparameters(self) -> dict[str, Any]:
-        """Rows of the hyperparameter table by name, over all variants, of which any model has a value."""
+        """Rows of the hyperparameter table by name, over all variants, for which any model has a value."""
         experiment, there = self.run.experiment, {column.name for column in self.models if column.count()}
         rows = {name: row for variant in experiment.variants.values() for name, row in experiment.rows(variant).items()}
         return {name: row for name, row in rows.items() if name in there}
@@ -141,8 +141,8 @@ class Gathered:
 
     @cached_property
     def checkpoints(self) -> list[int]:
-        """The steps of the curves: all, or an even sample that ends with the last where there are too many models; none
-        of a reference, which has no curves."""
+        """The steps of the curves: all, or an even sample that ends with the last if there are too many models; none
+        for a reference, which has no curves."""
         if not isinstance(self.run, Run):
             return []
         steps = np.array(self.run.experiment.checkpoint_steps())
@@ -173,7 +173,7 @@ class Gathered:
 
 def sixteen_bits(values: NDArray[np.float64]) -> tuple[NDArray[np.uint16], NDArray[np.float32]]:
     """Curves, along the last axis, as (codes, [lowest, highest]): 0 is the lowest value of a curve, 65,534 the highest,
-    65,535 none. So a curve is as fine as it is drawn, whatever its level.
+    65,535 none. So the resolution is relative to the range of each curve.
 
     >>> codes, ends = sixteen_bits(np.array([[2.0, 2.25, np.nan]]))
     >>> codes.tolist(), ends.tolist()

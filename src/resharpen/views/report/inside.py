@@ -1,4 +1,4 @@
-"""B, D and attention of minimal transformers, sixteen bits per entry; of a sample of models where all would not fit."""
+"""B, D and attention of minimal transformers, sixteen bits per entry; for a sample of models if all would not fit."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def inside(gathered: Gathered, score_M: NDArray) -> Inside:
         arrays[f"inside-{v}"] = np.rint(FINEST * matrix / unit).astype(np.int16)
         arrays[f"scale-{v}"] = scale.astype(np.float32)
     which = f"{share:.0%} of the models: the best of each violin, and an even sample"
-    said = f"B, D and attention are available for {'all models that have weights' if share == 1 else which}."
+    said = f"B, D and attention are available for {'all models with weights' if share == 1 else which}."
     return Inside(groups, arrays, said if any(len(of.models) for of in cells) else "")
 
 

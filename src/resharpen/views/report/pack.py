@@ -30,7 +30,7 @@ def compressed(data: bytes) -> str:
 
 
 def finite(data: Any) -> Any:
-    """Data for JSON, with None in place of nan and infinity, such as the open end of an interval."""
+    """Data for JSON, with None instead of nan and infinity, such as the unbounded end of an interval."""
     if isinstance(data, Mapping):
         return {str(key): finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):

@@ -48,7 +48,7 @@ SCRIPTS = (
     "address.js",
     "page.js",
 )
-"""In this order on the page; each registers its panels."""
+"""Scripts in the order of the page; each registers its panels."""
 
 
 Tell = Callable[[str], None]
@@ -61,8 +61,8 @@ def write_report(
     tell: Tell = lambda _: None,
     test: str = "",
 ) -> None:
-    """One HTML file of all runs, and of the theory if it was checked; UserError if a run has nothing to show. `tell`
-    hears what is being done. With `test` values are those on that test distribution."""
+    """Write one HTML file of all runs, and of the theory if it was checked; UserError if a run has nothing to show.
+    `tell` is called with the current stage. With `test` values are those on that test distribution."""
     write_output(path, report(runs, theory, tell, test).encode("utf-8", "surrogateescape"))
 
 
@@ -84,7 +84,7 @@ def report(
 
 
 def page_script() -> str:
-    """All scripts of the page as one, which share their names and nothing with other scripts."""
+    """All scripts of the page as one function, so that their names are shared but not global."""
     return '"use strict";\n(() => {\n' + "\n".join(_page(file) for file in SCRIPTS) + "\n})();"
 
 
@@ -156,8 +156,8 @@ def _setting(setting: Setting, gathered: Gathered) -> dict[str, Any]:
 
 
 def _guess(setting: Setting, metric: str, gathered: Gathered) -> dict[str, Any] | None:
-    """The best that can be had without looking at the input, at each length and in the mean: of the metric that selects
-    checkpoints, and of those with a declared guess. Of others it would take too long to compute."""
+    """The score of the best constant prediction, at each length and in the mean: for the metric that selects
+    checkpoints, and for metrics with a declared guess. For others it would take too long to compute."""
     task = setting.task
     if metric != task.metric and task.metrics[metric].guess is None:
         return None
@@ -184,7 +184,7 @@ def claims_data(run: RunOrReference) -> dict[str, Any]:
 
 
 def _comparison(run: RunOrReference, test: str, tell: Tell) -> Comparison | None:
-    """All variants against the baseline; None where there is nothing to pair."""
+    """The comparison of all variants with the baseline; None if there are no pairs."""
     try:
         return compare(run, test=test, tell=tell)
     except UserError:
