@@ -213,8 +213,8 @@ FAMILIES = {
     "game": "train_lengths=[9]",
     "othello": "board=6,train_lengths=[16]",
 }
-"""Parameters of each family of tasks in the study of all tasks: short lengths. Flip-flop has many reads, so that small models
-learn it within these steps. Words of (aaaa)* would be known from their length alone."""
+"""Parameters of each family of tasks in the study of all tasks: short lengths. Flip-flop has many reads, so that
+small models learn it within these steps. Words of (aaaa)* would be known from their length alone."""
 OF_FAMILIES = {
     "transformer": 'model={kind="transformer",layers=2,d=32,heads=2,d_mlp=64}',
     "retriever": "model={hidden=32}",
