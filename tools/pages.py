@@ -23,6 +23,7 @@ from resharpen.analysis.dispersion import gains_from
 from resharpen.analysis.samples import MEDIAN
 from resharpen.analysis.scores import scored_lengths, worst_values
 from resharpen.analysis.statistics import Interval, quantile, quantile_interval
+from resharpen.analysis.verdict import MARGIN
 from resharpen.experiments.keeping.reference import Reference
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -71,9 +72,17 @@ def claims_table() -> str:
 
 
 def tasks_table() -> str:
-    """Kinds of dispersion, and gains on new lengths with their intervals, one row per task."""
-    gains = {(g.task, g.variant): g for g in gains_from(read_study("tasks-laptop-gains")) if g.lengths == "new"}
+    """On how many tasks each variant helps; then kinds of dispersion, and gains on new lengths, one row per task."""
+    found = gains_from(read_study("tasks-laptop-gains"))
+    gains = {(g.task, g.variant): g for g in found if g.lengths == "new"}
     variants = list(dict.fromkeys(variant for _, variant in gains))
+    counts = ["| | helps on | of these by more than 0.02 | hurts on |", "|---|---|---|---|"]
+    for lengths in ("trained", "new"):
+        for variant in variants:
+            of = [g for g in found if (g.variant, g.lengths) == (variant, lengths)]
+            helps, clearly = (sum(g.interval.low > least for g in of) for least in (0.0, MARGIN))
+            hurts = "; ".join(g.task for g in of if g.interval.high < 0) or "none"
+            counts.append(f"| {variant}, {lengths} lengths | {helps} of {len(of)} tasks | {clearly} | {hurts} |")
     head = ["task", "largest weight", "its slope", "slope of amplitude", "kind", *variants, "as predicted"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in read_study("tasks-laptop-dispersion").iter_rows(named=True):
@@ -81,7 +90,7 @@ def tasks_table() -> str:
         shown = [_gain(gains[row["task"], variant].interval) for variant in variants]
         predicted = {True: "yes", False: "no", None: "neither helps"}[row["as predicted"]]
         lines.append(f"| {' | '.join([row['task'], *numbers, row['kind'], *shown, predicted])} |")
-    return "\n".join(lines)
+    return "\n".join([*counts, "", *lines])
 
 
 def positions_table() -> str:

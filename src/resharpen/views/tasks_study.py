@@ -13,6 +13,7 @@ from rich.text import Text
 from resharpen.analysis.dispersion import BASE, FOCUSED, MODELS, Gain
 from resharpen.analysis.verdict import MARGIN
 from resharpen.views.compare_figure import look
+from resharpen.views.style import our_style
 from resharpen.views.violins import plain_panel
 
 if TYPE_CHECKING:
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+@our_style()
 def draw_tasks(gains: Sequence[Gain], details: str) -> Figure:
     """One row per task, one mark per variant; on trained lengths and on new ones."""
     from matplotlib.figure import Figure
 
     tasks = list(dict.fromkeys(gain.task for gain in gains))
     variants = list(dict.fromkeys(gain.variant for gain in gains))
-    figure = Figure(figsize=(10.5, 2.0 + 0.5 * len(tasks)), layout="constrained", dpi=150)
+    figure = Figure(figsize=(8.3, 1.3 + 0.36 * len(tasks)), layout="constrained", dpi=150)
     panels = figure.subplots(1, 2, sharey=True)
     for axes, lengths in zip(panels, ("trained", "new"), strict=True):
         axes.axvspan(-MARGIN, MARGIN, color="#eeeeee", zorder=0)
@@ -45,18 +47,17 @@ def draw_tasks(gains: Sequence[Gain], details: str) -> Figure:
                 x, y, marker=style["marker"], s=22, c=faces, edgecolors=style["color"], label=variant, zorder=3
             )
         plain_panel(axes, "x")
-        axes.set_title(f"{lengths} lengths", fontsize=9)
-        axes.set_xlabel(f"median gain over {BASE} (right of 0: better)", fontsize=8)
-        axes.tick_params(labelsize=7.5)
+        axes.set_title(f"{lengths} lengths", fontsize=9.5, fontweight="bold")
+        axes.set_xlabel(f"median gain over {BASE} (right of 0 is better)", fontsize=8.5)
+        axes.tick_params(labelsize=8)
     labels = {gain.task: f"{gain.task} ({gain.metric})" for gain in gains}
     panels[0].set_yticks(range(len(tasks)), [labels[task] for task in tasks])
-    panels[0].invert_yaxis()
+    panels[0].set_ylim(len(tasks) - 0.5, -0.5)
     handles, names = panels[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False, fontsize=8)
     figure.suptitle(
-        f"Gain over '{BASE}' per task, pair by pair over the same draws ({details})\n"
-        f"95% intervals over draws and report sequences; hollow: too few draws; gray band: less than {MARGIN:g}",
-        fontsize=9.5,
+        f"Gain over {BASE} per task, paired by draw: {details}\n95% intervals; gray band: less than {MARGIN:g}",
+        fontsize=10,
     )
     return figure
 
