@@ -11,6 +11,7 @@ from resharpen.analysis.scores import check_reported, reported_metrics, scored_l
 from resharpen.errors import unknown
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.specs.spec import Setting
+from resharpen.lazy import pl
 from resharpen.state import SELECTIONS
 from resharpen.tasks import Metric
 from resharpen.views.palette import variant_colors
@@ -28,7 +29,6 @@ from resharpen.views.violins import (
 )
 
 if TYPE_CHECKING:
-    import polars as pl
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 

@@ -18,6 +18,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from resharpen.experiments.keeping.store import code_lines
+from resharpen.lazy import pl
 from resharpen.words import duration
 
 if TYPE_CHECKING:
@@ -111,8 +112,6 @@ class Meter:
 
 def _so_far(run: Run, lower_is_better: bool) -> tuple[dict[str, float], int]:
     """Best score by variant, and the number of diverged models, of the finished shards."""
-    import polars as pl
-
     from resharpen.experiments.keeping.store import Run
 
     finished = Run(run.directory, run.trust_code)  # a fresh object, because `run` caches its finished shards

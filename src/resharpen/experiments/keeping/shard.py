@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -22,9 +22,7 @@ from resharpen.errors import UserError
 from resharpen.experiments.keeping import files, lock
 from resharpen.experiments.keeping.checks import check_fields
 from resharpen.experiments.specs.schema import TABLES
-
-if TYPE_CHECKING:
-    import polars as pl
+from resharpen.lazy import pl
 
 WEIGHTS_FILE = "weights.safetensors"
 RESULTS = (*(f"{name}.parquet" for name in TABLES), WEIGHTS_FILE)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +40,8 @@ from resharpen.experiments.keeping.shard import FORMAT, WEIGHTS_FILE, Damaged, F
 from resharpen.experiments.specs.schema import SLOTS, TABLES, described
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.toml import differences, from_stored, identities, search_data, to_data
+from resharpen.lazy import pl
 from resharpen.paths import absolute
-
-if TYPE_CHECKING:
-    import polars as pl
 
 HEADER, REFERENCE, LOCK, CODE = "run.json", "reference.json", ".lock", "code"
 
@@ -181,8 +179,6 @@ class Run:
 
     def _checked(self, name: str, shards: Sequence[Shard], pieces: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """The tables of several shards as one; `Damaged` names the shard whose table is invalid."""
-        import polars as pl
-
         # variants may have further hyperparameters, models further sizes: columns that not all shards have
         table = pl.concat(pieces, how="diagonal_relaxed")
         try:

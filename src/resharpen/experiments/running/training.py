@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +28,10 @@ from resharpen.experiments.keeping.store import engine_of
 from resharpen.experiments.keeping.tables import curves_table, lengths_table, models_table
 from resharpen.experiments.specs.schema import SLOTS
 from resharpen.experiments.specs.spec import Experiment, Shard
+from resharpen.lazy import pl
 from resharpen.metrics import ByLength
 from resharpen.state import SELECTIONS, WEIGHTS, Arrays, arrays_of
 from resharpen.tasks.blocks import by_length_without
-
-if TYPE_CHECKING:
-    import polars as pl
 
 SCORES = tuple(name for which in WEIGHTS for name in (which, f"{which}.trained"))
 
@@ -255,8 +252,6 @@ class Trainer:
 
     def _finish(self, engine: Engine, kept: Kept) -> None:
         """Score the stored weights on the report set and on the further tests, and write the results."""
-        import polars as pl
-
         lengths = [self._reported(engine, kept, test) for test in ("", *self._task.tests)]
         tables = {
             "models": models_table(
