@@ -1,6 +1,6 @@
-"""Libraries that take long to import, imported when they are first used: `--help` and a bad argument answer at once.
+"""What takes long to import, imported when it is first used: `--help` and a bad argument answer at once.
 
-torch is not among them: `torch.compile` could not follow what stands for it.
+torch itself is not here, because `torch.compile` could not follow what stands for it; `Tensor` is for annotations only.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["pl", "scipy"]
+__all__ = ["Tensor", "pl", "scipy"]
 
 
 class Lazy:
@@ -26,5 +26,6 @@ if TYPE_CHECKING:
     import scipy.optimize
     import scipy.special
     import scipy.stats
+    from torch import Tensor
 else:
-    pl, scipy = Lazy("polars"), Lazy("scipy")
+    Tensor, pl, scipy = Any, Lazy("polars"), Lazy("scipy")

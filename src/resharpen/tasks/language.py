@@ -14,21 +14,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
 from resharpen.errors import UserError, unknown
+from resharpen.lazy import Tensor
 from resharpen.metrics import ByLength, equal_length_auc
 from resharpen.plain import known, typed
 from resharpen.tasks.automaton import Automaton, from_data
 from resharpen.tasks.task import Batch, Examples, Measured, Metric, Task, Tokens, defined_places
 from resharpen.tasks.validation import SurvivingSet, ValidationSet, surviving_set
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

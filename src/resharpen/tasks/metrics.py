@@ -25,12 +25,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import log
-from typing import TYPE_CHECKING
 
 from resharpen.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from resharpen.lazy import Tensor
 
 FLOOR = 1e-30
 """Lower bound on p in the logarithm of `kl`; representable in single precision."""

@@ -10,21 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
 from resharpen.errors import UserError
+from resharpen.lazy import Tensor
 from resharpen.metrics import ByLength, exact_by_length, mean_by_length
 from resharpen.plain import build
 from resharpen.tasks import options
 from resharpen.tasks.metrics import EXACT, METRICS, Metric, PlaceMetric
 from resharpen.tasks.validation import ValidationSet
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Tokens = NDArray[np.int64]
 Measured = Mapping[str, NDArray[np.floating]]
