@@ -128,6 +128,7 @@ def error(p: Tensor, p_star: Tensor) -> Tensor:
 
 METRICS: Mapping[str, PlaceMetric] = {known.name: known for known in (kl, illegal, error)}
 """Further metrics of every task with a p*, besides TVD."""
+TVD = Metric("TVD", lower_is_better=True, worst=1.0, range=(0.0, 1.0))
 EXACT = Metric("exact match of determined tokens", range=(0.0, 1.0), drawn=False)
 
 

@@ -11,7 +11,7 @@ Shapes: N sequences, L positions, V tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, ClassVar, Literal
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
+from resharpen.tasks.metrics import TVD
 from resharpen.tasks.task import Metric, Tokens, TokenTask
 from resharpen.tasks.validation import ValidationSet
 
@@ -60,7 +61,7 @@ class SetComplement(TokenTask):
     @property
     def metrics(self) -> dict[str, Metric]:
         """The TVD of a uniform guess is i / v at length i: one half on average."""
-        return {**super().metrics, "tvd": Metric("TVD", lower_is_better=True, worst=1.0, guess=0.5, range=(0.0, 1.0))}
+        return {**super().metrics, "tvd": replace(TVD, guess=0.5)}
 
     @property
     def longest(self) -> int:

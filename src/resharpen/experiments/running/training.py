@@ -23,7 +23,7 @@ from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.checks import check_arrays, check_state
 from resharpen.experiments.keeping.longer import same_rates
 from resharpen.experiments.keeping.reading import Reader
-from resharpen.experiments.keeping.shard import ShardFiles
+from resharpen.experiments.keeping.shard import FINAL, ShardFiles
 from resharpen.experiments.keeping.store import engine_of
 from resharpen.experiments.keeping.tables import curves_table, lengths_table, models_table
 from resharpen.experiments.specs.schema import SLOTS
@@ -266,7 +266,7 @@ class Trainer:
         facts = {"shard": self._shard.name, "engine": self._engine, "built": built, "seconds": seconds}
         problem = engine.problem
         if same_rates(problem, engine.ensemble.hyperparameters, 2 * problem.steps, problem.steps):
-            self._files.keep_final(self._state(engine, kept))
+            self._files.save(self._state(engine, kept), FINAL)
         self._files.finish(tables, kept.weights, facts)
 
     def _reported(self, engine: Engine, kept: Kept, test: str) -> pl.DataFrame:
