@@ -235,13 +235,9 @@ def _check_same_draws(run: RunOrReference, other: RunOrReference, apart_from: st
             for name, role in roles(r.experiment).items()
             if role.pairs and name != apart_from
         }
-        | {name: _without_tests(tasks_data([settings[name]])[0]) for name in common}  # task, length and model
+        # task, length and model; a further test changes neither models nor other values
+        | {name: {**tasks_data([settings[name]])[0], "test": None} for name in common}
         for r, settings in ((run, ours), (other, theirs))
     )
     if changes := differences(a, b):
         raise UserError(f"{other.directory} cannot be paired with {run.directory} ({'; '.join(changes)})")
-
-
-def _without_tests(task: Mapping[str, Any]) -> dict[str, Any]:
-    """A task without further tests, which change neither models nor other values."""
-    return {name: x for name, x in task.items() if name != "test"}

@@ -53,11 +53,8 @@ class Figures(dict[str, "Figure"]):
     """Figures by name, which a notebook displays."""
 
     def _repr_html_(self) -> str:
-        return "".join(f"<img src='data:image/png;base64,{_png(figure)}' width='100%'>" for figure in self.values())
-
-
-def _png(figure: Figure) -> str:
-    return base64.b64encode(picture(figure, "png")).decode()
+        pictures = (base64.b64encode(picture(figure, "png")).decode() for figure in self.values())
+        return "".join(f"<img src='data:image/png;base64,{png}' width='100%'>" for png in pictures)
 
 
 @our_style()

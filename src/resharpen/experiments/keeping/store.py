@@ -96,7 +96,7 @@ class Run:
         the header, if this account has trained with it; else, with `trust_code`, that file or the copy in the run."""
         if own.is_admitted(sha256):
             return
-        kept = code_copy(self.root, path, sha256)
+        kept = self.root / CODE / f"{sha256[: own.DIGITS]}-{path.name}"
         if not self.trust_code and not trust.is_known(path, sha256):
             raise UserError(f"this account has not trained with {path}: read {kept}, then execute it with --trust-code")
         for candidate in (path, kept) if self.trust_code else (path,):
@@ -406,10 +406,6 @@ def _code_entry(source: own.Source) -> dict[str, Any]:
     entry: dict[str, Any] = {"path": str(source.path), "sha256": source.digest}
     modules = [{"module": x.module, "path": str(x.path), "sha256": x.sha256} for x in source.imports]
     return {**entry, "imports": modules} if modules else entry
-
-
-def code_copy(directory: Path, path: Path, sha256: str) -> Path:
-    return directory / CODE / f"{sha256[: own.DIGITS]}-{path.name}"
 
 
 _README = """# {name}

@@ -282,7 +282,10 @@ class Trainer:
                 # If an earlier slot has the same weights, its scores are reused: nan marks models not to score.
                 same = {earlier: kept.step[earlier] == step_M for earlier in slots[:i]}
                 for same_M in same.values():
-                    weights = {name: _blank(array, same_M) for name, array in weights.items()}
+                    weights = {
+                        name: np.where(same_M.reshape(-1, *[1] * (x.ndim - 1)), np.float32(np.nan), x)
+                        for name, x in weights.items()
+                    }
                 measured = measure_all(engine, weights, report)
                 for metric, (length_S, value_MxS, n_S) in task.by_length(measured, report).items():
                     value_MxS[step_M < 0] = np.nan
@@ -309,10 +312,6 @@ class Trainer:
 
 def _digest(built: str) -> NDArray[np.uint8]:
     return np.frombuffer(hashlib.blake2b(built.encode(), digest_size=16).digest(), np.uint8)
-
-
-def _blank(array_M: NDArray[np.float32], where_M: NDArray[np.bool_]) -> NDArray[np.float32]:
-    return np.where(where_M.reshape(-1, *[1] * (array_M.ndim - 1)), np.float32(np.nan), array_M)
 
 
 def _with_worst(value_MxS: NDArray[np.floating], worst: float) -> NDArray[np.floating]:
