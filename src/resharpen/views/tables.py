@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from resharpen.analysis.compare import CHOSEN, Comparison
 from resharpen.analysis.statistics import quantile
 from resharpen.analysis.verify import Summary
 from resharpen.experiments.keeping.store import Run, code_lines, quoted
@@ -23,7 +24,6 @@ from resharpen.words import duration
 
 if TYPE_CHECKING:
     from resharpen.analysis.claims.finding import Claim
-    from resharpen.analysis.compare import Comparison
     from resharpen.analysis.inspection import Inspection
     from resharpen.analysis.verdict import Gain
     from resharpen.analysis.verify import Check
@@ -163,8 +163,6 @@ def print_inspection(inspection: Inspection, console: Console) -> None:
 
 
 def print_comparison(found: Comparison, console: Console) -> None:
-    from resharpen.analysis.compare import CHOSEN
-
     better = "lower is better" if found.metric.lower_is_better else "higher is better"
     on = f" on test {found.test}" if found.test else ""
     title = f"Gain in {found.metric.label} over '{found.baseline}'{on}, pair by pair ({better}; above 0 is better)"
