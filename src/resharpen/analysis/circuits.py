@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from scipy.special import entr, softmax
 
 from resharpen.analysis.theory.examples import plain_gap, resharpened_gap
 from resharpen.analysis.theory.normal_form import fit_normal_form, merged_pairs, state_gaps
+from resharpen.lazy import Tensor
 from resharpen.metrics import total_variation
 from resharpen.models import Minimal
 from resharpen.parts import Parts
@@ -32,9 +33,6 @@ from resharpen.parts.norms.rms import rms
 from resharpen.parts.placement import SITES
 from resharpen.tasks import SetComplement, ValidationSet
 from resharpen.tasks.set_complement import ENUMERATED_UP_TO
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Array = NDArray[np.float64]
 Table = dict[str, NDArray]

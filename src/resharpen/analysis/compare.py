@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from html import escape
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from resharpen.analysis.best_of import best_of, budgets
 from resharpen.analysis.importance import Importance, importances
@@ -42,10 +42,8 @@ from resharpen.analysis.verdict import MARGIN, Gain, judged, untrained
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.specs.counts import unlike
+from resharpen.lazy import pl
 from resharpen.streams import GROUP
-
-if TYPE_CHECKING:
-    import polars as pl
 
 EVERY = "mean"
 """Name in place of a setting, for the mean over all settings."""
@@ -146,8 +144,6 @@ class Comparison(Compared):
 
     def table(self) -> pl.DataFrame:
         """The effects, one per row."""
-        import polars as pl
-
         whole: dict[str, Any] = dict.fromkeys(("median_more", "best_tenth_more", "places", "fewest_places"), pl.Int64)
         whole |= dict.fromkeys(("beat_constant", "baseline_beat_constant"), pl.Int64)
         whole |= dict.fromkeys(("constant", "of_the_way"), pl.Float64)

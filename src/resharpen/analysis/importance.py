@@ -24,6 +24,7 @@ import numpy as np
 from resharpen.analysis.pairing import Paired
 from resharpen.analysis.samples import BEST
 from resharpen.analysis.statistics import TAIL, Floats, Interval, holm
+from resharpen.lazy import pl, scipy
 
 TERMS = 4
 
@@ -46,8 +47,6 @@ class Importance:
 def importances(paired: Paired, worth: float = 1.0) -> list[Importance]:
     """For every variant, the most important hyperparameter first. The best tenth is taken in each setting, by scores on
     new lengths where there are any."""
-    import polars as pl
-
     models = paired.shown().with_columns(pl.col("gain").fill_null(-np.inf))
     found = []
     for variant in (paired.baseline, *paired.variants):
@@ -78,15 +77,11 @@ def best_tenth(gain_N: Floats) -> np.ndarray:
 
 def spread(value_N: Floats) -> Floats:
     """Ranks scaled to 0..1; equal values share their mean rank."""
-    from scipy.stats import rankdata
-
-    return (rankdata(value_N) - 0.5) / len(value_N)
+    return (scipy.stats.rankdata(value_N) - 0.5) / len(value_N)
 
 
 def divergence(u_N: Floats, best_N: np.ndarray, worth: float = 1.0) -> Interval:
     """The importance D, see above; the p-value is of D = 0."""
-    from scipy.special import chdtrc
-
     cosine_TxN = np.sqrt(2) * np.cos(np.pi * np.arange(1, TERMS + 1)[:, None] * u_N)
     cosine_TxN -= cosine_TxN.mean(axis=1, keepdims=True)  # equal values do not fill the range
     cosine_TxN /= np.maximum(cosine_TxN.std(axis=1, keepdims=True), np.finfo(float).tiny)
@@ -96,15 +91,12 @@ def divergence(u_N: Floats, best_N: np.ndarray, worth: float = 1.0) -> Interval:
     statistic = float(size * (theta_T**2).sum())
     low, high = (_noncentrality(statistic, tail) / size for tail in (1 - TAIL, TAIL))
     estimate = max(0.0, statistic - TERMS) / size
-    return Interval(estimate, low, high, float(chdtrc(TERMS, statistic)))
+    return Interval(estimate, low, high, float(scipy.special.chdtrc(TERMS, statistic)))
 
 
 def _noncentrality(statistic: float, below: float) -> float:
     """The noncentrality at which a chi-square is below the statistic with this probability; 0 if there is none."""
-    from scipy.optimize import brentq
-    from scipy.special import chndtr
-
-    if chndtr(statistic, TERMS, 0.0) <= below:
+    if scipy.special.chndtr(statistic, TERMS, 0.0) <= below:
         return 0.0
     end = statistic + 20 * np.sqrt(statistic) + 20
-    return float(brentq(lambda nc: chndtr(statistic, TERMS, nc) - below, 0.0, end))  # pyright: ignore[reportArgumentType]
+    return float(scipy.optimize.brentq(lambda nc: scipy.special.chndtr(statistic, TERMS, nc) - below, 0.0, end))  # pyright: ignore[reportArgumentType]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +20,12 @@ from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.stored import StoredModel, find_shard
 from resharpen.experiments.specs.spec import Setting
+from resharpen.lazy import pl, scipy
 from resharpen.models import Minimal, Transformer
 from resharpen.models.sets import are_enough
 from resharpen.parts import Parts
 from resharpen.state import Weights, arrays_of
 from resharpen.tasks import Language, SetComplement
-
-if TYPE_CHECKING:
-    import polars as pl
 
 CIRCUITS = "circuits need a minimal transformer with RMSNorm, no positions and attention that sees a set"
 
@@ -51,8 +48,6 @@ class Inspection:
     def summary(self) -> pl.DataFrame:
         """Per variant: shares of models in normal form and of models that merge two tokens, distance of attention from
         constant, and correlations: Spearman's, over models with finite weights, null for fewer than three."""
-        import polars as pl
-
         rows = []
         for variant, table in self.tables.items():
             sound = np.isfinite(table["residual"])
@@ -93,7 +88,6 @@ class Opened:
 
 def opened(run: Run, settings: Iterable[Setting], weights: Weights = "train") -> Iterator[Opened]:
     """Every cell of these settings that has circuits, at the best checkpoints."""
-    import polars as pl
     import torch
 
     rows, done = run.table("models"), run.done()
@@ -144,11 +138,9 @@ def choose_model(run: Run, model: str, weights: Weights) -> tuple[str, Setting]:
 
 
 def _rank_correlation(x: np.ndarray, y: np.ndarray) -> float | None:
-    from scipy.stats import rankdata
-
     if len(x) < 3 or len(set(x)) < 2 or len(set(y)) < 2 or np.isnan(y).any():
         return None
-    return float(np.corrcoef(rankdata(x), rankdata(y))[0, 1])
+    return float(np.corrcoef(scipy.stats.rankdata(x), scipy.stats.rankdata(y))[0, 1])
 
 
 def attention_of(model: StoredModel, tokens: Sequence[int]) -> NDArray[np.float64]:

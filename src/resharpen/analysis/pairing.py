@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +19,9 @@ from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.specs.counts import Counts
 from resharpen.experiments.specs.spec import labels, roles
 from resharpen.experiments.specs.toml import differences, tasks_data, to_data
+from resharpen.lazy import pl
 from resharpen.streams import GROUP
 from resharpen.tasks import Metric
-
-if TYPE_CHECKING:
-    import polars as pl
 
 LEARNED = 0.02
 """Share of the distance from the best constant to a perfect score that a model must cover to count as better."""
@@ -72,15 +70,11 @@ class Paired(Compared):
     @cached_property
     def scores(self) -> pl.DataFrame:
         """The mean over all lengths, of both kinds of weights."""
-        import polars as pl
-
         cell = ["setting", "variant", "weights", "draw"]
         return self.every.group_by(cell, maintain_order=True).agg(pl.col("value").mean().alias("score"))
 
     def means(self) -> dict[Any, pl.DataFrame]:
         """`all` and, if there are any, `new` lengths -> one row per model with its mean gain."""
-        import polars as pl
-
         found = {"all": self.rows, "new": self.rows.filter("new")}
         cell = ["setting", "variant", "draw"]
         return {
@@ -91,16 +85,12 @@ class Paired(Compared):
 
     def shown(self) -> pl.DataFrame:
         """For each setting the means over new lengths, or over all lengths if it has no new ones."""
-        import polars as pl
-
         means = self.means()
         new = means.get("new", means["all"].clear())
         return pl.concat([means["all"].filter(~pl.col("setting").is_in(new["setting"].unique().to_list())), new])
 
     def places(self, rows: pl.DataFrame, settings: Sequence[str]) -> Places | None:
         """The number of scored places in the rows of these settings."""
-        import polars as pl
-
         if "count" not in rows.columns:
             return None
         counts = rows.filter(pl.col("setting").is_in(settings)).group_by("setting", "length").agg(pl.col("count").max())
@@ -108,8 +98,6 @@ class Paired(Compared):
 
     def beside_constant(self, rows: pl.DataFrame, variant: str, settings: Sequence[str]) -> Constant | None:
         """The number of models that are better than the best constant, by the mean over the lengths of these rows."""
-        import polars as pl
-
         if not all(setting in self.constant for setting in settings):
             return None
         table = pl.DataFrame(
@@ -132,8 +120,6 @@ class Paired(Compared):
 
     def models(self) -> list[tuple[str, str, int, int, float, float]]:
         """(variant, setting, models, how many of them diverged, the median and the best tenth of what is shown)"""
-        import polars as pl
-
         worst = self.sign * self.metric.worst
         value = pl.col("gain").fill_null(worst) * self.sign
         columns = (pl.len(), pl.col("diverged_at").is_not_null().sum().alias("diverged"), value.alias("values"))
@@ -157,8 +143,6 @@ def pair(
 ) -> Paired:
     """Pair the draws of a run, or of two. UserError for unknown variants, and for runs whose draws cannot be paired.
     `pool` are runs that differ only in the seed: their draws are added."""
-    import polars as pl
-
     task = task_of(run)
     compared = metric or task.metric
     check_reported(run, compared, lengths_of(run, test))
@@ -219,8 +203,6 @@ def pair(
 
 
 def _values(run: RunOrReference, metric: str, selection: str, test: str) -> pl.DataFrame:
-    import polars as pl
-
     lengths = lengths_of(run, test)
     check_reported(run, metric, lengths)
     lower = task_of(run).metrics[metric].lower_is_better
@@ -233,8 +215,6 @@ def _values(run: RunOrReference, metric: str, selection: str, test: str) -> pl.D
 
 def _pooled(tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """One table with consecutive numbers of draws, in whole groups."""
-    import polars as pl
-
     if len(tables) == 1:
         return tables[0]
     apart = GROUP * (1 + max(int(table["draw"].max() or 0) for table in tables) // GROUP)  # pyright: ignore[reportArgumentType]
@@ -255,13 +235,9 @@ def _check_same_draws(run: RunOrReference, other: RunOrReference, apart_from: st
             for name, role in roles(r.experiment).items()
             if role.pairs and name != apart_from
         }
-        | {name: _without_tests(tasks_data([settings[name]])[0]) for name in common}  # task, length and model
+        # task, length and model; a further test changes neither models nor other values
+        | {name: {**tasks_data([settings[name]])[0], "test": None} for name in common}
         for r, settings in ((run, ours), (other, theirs))
     )
     if changes := differences(a, b):
         raise UserError(f"{other.directory} cannot be paired with {run.directory} ({'; '.join(changes)})")
-
-
-def _without_tests(task: Mapping[str, Any]) -> dict[str, Any]:
-    """A task without further tests, which change neither models nor other values."""
-    return {name: x for name, x in task.items() if name != "test"}

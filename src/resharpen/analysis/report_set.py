@@ -18,16 +18,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isclose, nan
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from resharpen.analysis.statistics import TAIL, Floats, Interval, Sample
+from resharpen.lazy import pl, scipy
 from resharpen.metrics import jackknife_error
 from resharpen.tasks.blocks import BLOCKS
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Shifts = Mapping[tuple[Any, ...], Floats]
 """Key of a cell -> change of the gain of each draw without each block, [N, K]; cells without these values are left
@@ -74,8 +72,6 @@ class Constant:
 
 def shifts(rows: pl.DataFrame, keys: Sequence[str], sign: int) -> Shifts:
     """Changes of the mean over the rows of each draw; 0 for a model without values."""
-    import polars as pl
-
     if "without" not in rows.columns:
         return {}
     found = {}
@@ -127,18 +123,16 @@ def widened(interval: Interval, error: float) -> Interval:
     >>> round(widened(Interval(3.0, 0.0, 6.0, 0.05), 4 / 2.2621571628540993).low, 6)
     -2.0
     """
-    from scipy.special import ndtr, ndtri, stdtrit
-
     if error == 0:
         return interval
-    reach = error * float(stdtrit(BLOCKS - 1, 1 - TAIL))
+    reach = error * float(scipy.special.stdtrit(BLOCKS - 1, 1 - TAIL))
     low, high = (
         interval.estimate + sign * float(np.hypot(end - interval.estimate, reach))
         for sign, end in ((-1, interval.low), (1, interval.high))
     )
     toward = interval.estimate - interval.low if interval.estimate > 0 else interval.high - interval.estimate
     factor = float(np.hypot(toward, reach)) / toward if 0 < toward < np.inf else 1.0 if toward else np.inf
-    p = 2 * float(ndtr(ndtri(interval.p / 2) / factor)) if interval.p < 1 else 1.0
+    p = 2 * float(scipy.special.ndtr(scipy.special.ndtri(interval.p / 2) / factor)) if interval.p < 1 else 1.0
     # p-value and interval agree up to rounding and the discreteness of exact tests: the interval decides
     p = max(p, 2 * TAIL) if low <= 0 <= high else min(p, np.nextafter(2 * TAIL, 0))
     return Interval(interval.estimate, low, high, p)

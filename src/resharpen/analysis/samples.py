@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from resharpen.analysis.statistics import (
     Correlation,
@@ -13,10 +13,8 @@ from resharpen.analysis.statistics import (
     quantile_interval,
     sum_interval,
 )
+from resharpen.lazy import pl
 from resharpen.streams import GROUP
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Cells = dict[tuple[Any, ...], Sample]
 """Key of a cell, such as (setting, variant) -> its values by draw."""
@@ -26,8 +24,6 @@ BEST, MEDIAN = 0.1, 0.5
 
 def paired_only(rows: pl.DataFrame) -> pl.DataFrame:
     """The draws of each setting that are finished in all variants."""
-    import polars as pl
-
     each = pl.struct("variant", "weights").n_unique()
     return rows.filter(each.over("setting", "draw") == each.over("setting"))
 

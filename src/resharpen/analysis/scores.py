@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.opening import RunOrReference
+from resharpen.lazy import pl
 from resharpen.state import SELECTIONS
 from resharpen.tasks import Task
 from resharpen.tasks.trivial import trivial_values
-
-if TYPE_CHECKING:
-    import polars as pl
 
 
 def task_of(run: RunOrReference) -> Task:
@@ -79,8 +76,6 @@ def scored_lengths(run: RunOrReference, selection: str = "best", lengths: pl.Dat
 
     `lengths` replaces the run's own rows, for example by those of another test, or by rescored ones.
     """
-    import polars as pl
-
     if selection not in SELECTIONS:
         raise unknown("selection", selection, SELECTIONS)
     known = pl.col("value").is_not_null()
@@ -105,8 +100,6 @@ def scores(
     """Per model and kind of weights: the mean of a metric (default: the task's) over all lengths, `score`, and over new
     lengths, `score_new`, with the columns of `models`. Null where there are none, and for a model that diverged before
     its first checkpoint; see `scored_lengths`."""
-    import polars as pl
-
     lengths = lengths_of(run, test) if lengths is None else lengths
     metric = metric or task_of(run).metric
     if metric != task_of(run).metric:
@@ -128,8 +121,6 @@ def tidy_results(run: RunOrReference, test: str | None = None) -> pl.DataFrame:
     """Every measured value of a run, one per row, with the columns of `models`; `error` is the standard error of a
     value on its report set, null if the set is not a sample or it was not measured. The column `test` names further
     test distributions and is empty for the task itself; with `test` only the rows of that one."""
-    import polars as pl
-
     lengths = run.table("lengths") if test is None else lengths_of(run, test)
     variance = pl.col("without").list.var(ddof=0) * (pl.col("without").list.len() - 1.0)  # a jackknife
     lengths = lengths.with_columns(error=variance.sqrt()).drop("without")

@@ -15,6 +15,8 @@ from math import inf, nan
 import numpy as np
 from numpy.typing import NDArray
 
+from resharpen.lazy import scipy
+
 Floats = NDArray[np.float64]
 
 RESAMPLES = 2000
@@ -86,11 +88,9 @@ def binomial_tails(n: int, effective: float, q: float) -> tuple[Floats, Floats]:
     >>> [tail.tolist() for tail in binomial_tails(2, 2.0, 0.5)]
     [[0.25, 0.75, 1.0], [1.0, 0.75, 0.25]]
     """
-    from scipy.special import betainc
-
     k = np.arange(n + 1) * (effective / n)
-    at_most = betainc(effective - k[:-1], k[:-1] + 1, 1 - q)
-    at_least = betainc(k[1:], effective - k[1:] + 1, q)
+    at_most = scipy.special.betainc(effective - k[:-1], k[:-1] + 1, 1 - q)
+    at_least = scipy.special.betainc(k[1:], effective - k[1:] + 1, q)
     return np.append(at_most, 1.0), np.insert(at_least, 0, 1.0)
 
 
@@ -122,8 +122,6 @@ def interval_of_sum(
     for terms that subtract. In simulations on scores like ours this covers 94 to 100%, and about 90% where a quantile
     is at the very edge of a point mass.
     """
-    from scipy.special import stdtr, stdtrit
-
     estimate = sum(weight * estimated(sample.values_N) for weight, _, sample in terms)
     fewest = min(sample.effective for _, _, sample in terms)
     if one_side**fewest > BEYOND:
@@ -136,8 +134,8 @@ def interval_of_sum(
     # if all draws are equal, the only error is rounding
     rounding = np.finfo(float).eps * max(sum(abs(weight) * np.abs(s.values_N).max() for weight, _, s in terms), 1e-300)
     error = max(float(np.sqrt(variance)), rounding)
-    p = 2 * float(stdtr(fewest - 1, -abs(estimate - threshold) / error))
-    reach = error * float(stdtrit(fewest - 1, 1 - TAIL))
+    p = 2 * float(scipy.special.stdtr(fewest - 1, -abs(estimate - threshold) / error))
+    reach = error * float(scipy.special.stdtrit(fewest - 1, 1 - TAIL))
     return Interval(estimate, estimate - reach, estimate + reach, p)
 
 
@@ -172,14 +170,12 @@ def share_interval(gains: Sequence[Sample]) -> Interval:
     Clopper and Pearson's interval, for halves by the incomplete beta function. It covers at least 95%: ties, and shares
     that differ between settings, only reduce the variance.
     """
-    from scipy.special import betainc, betaincinv
-
     n = sum(gain.effective for gain in gains)
     wins = sum(gain.effective * float((np.sign(gain.values_N) + 1).mean()) / 2 for gain in gains)
-    low = float(betaincinv(wins, n - wins + 1, TAIL)) if wins else 0.0
-    high = float(betaincinv(wins + 1, n - wins, 1 - TAIL)) if wins < n else 1.0
+    low = float(scipy.special.betaincinv(wins, n - wins + 1, TAIL)) if wins else 0.0
+    high = float(scipy.special.betaincinv(wins + 1, n - wins, 1 - TAIL)) if wins < n else 1.0
     most = max(wins, n - wins)
-    p = min(1.0, 2 * float(betainc(most, n - most + 1, 0.5)))
+    p = min(1.0, 2 * float(scipy.special.betainc(most, n - most + 1, 0.5)))
     return Interval(wins / n, low, high, p)
 
 
@@ -238,12 +234,10 @@ def intraclass_correlation(settings: Iterable[tuple[Floats, NDArray[np.int64]]])
     The C cells of a setting, whose ranks correlate by r_cd, count as C^2 / sum r_cd^2 independent ones. Cells in which
     all draws are equal are left out.
     """
-    from scipy.stats import rankdata
-
     estimates, variances = [], []
     for values_NxC, group_N in settings:
         _, group_N, draws_G = np.unique(group_N, return_inverse=True, return_counts=True)
-        rank_NxC = rankdata(values_NxC, axis=0)[:, np.ptp(values_NxC, axis=0) > 0]
+        rank_NxC = scipy.stats.rankdata(values_NxC, axis=0)[:, np.ptp(values_NxC, axis=0) > 0]
         (n, cells), groups = rank_NxC.shape, len(draws_G)
         if cells == 0 or groups == 1 or groups == n:
             continue

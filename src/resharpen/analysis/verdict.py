@@ -12,6 +12,7 @@ from math import ceil, inf, isfinite
 from typing import Literal
 
 from resharpen.analysis.statistics import TAIL, Interval, holm
+from resharpen.lazy import scipy
 from resharpen.streams import GROUP
 
 MARGIN = 0.02
@@ -73,15 +74,13 @@ def more_models(interval: Interval, margin: float, models: int, tests: int) -> i
     within the margin, if |g| is, takes the same with z instead of z' and margin - |g| instead of |g|, and near zero,
     where both ends matter, 1.28 instead of 0.84. The smaller of the two is returned.
     """
-    from scipy.special import ndtri
-
     reach = (interval.high - interval.low) / 2
     if not isfinite(reach):
         return None
-    z, strict, power = -ndtri(TAIL), -ndtri(TAIL / tests), ndtri(POWER)
+    z, strict, power = -scipy.special.ndtri(TAIL), -scipy.special.ndtri(TAIL / tests), scipy.special.ndtri(POWER)
     size = abs(interval.estimate)
     differ = ((strict + power) / size) ** 2 if size else inf
-    clear = ndtri((1 + POWER) / 2) if size < margin / 4 else power
+    clear = scipy.special.ndtri((1 + POWER) / 2) if size < margin / 4 else power
     same = ((z + clear) / (margin - size)) ** 2 if size < margin else inf
     needed = models * (reach / z) ** 2 * min(differ, same)
     return max(1, ceil((needed - models) / GROUP)) * GROUP

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,9 +28,7 @@ from resharpen.experiments.keeping.builds import fault_of, machine_code
 from resharpen.experiments.keeping.reference import Reference
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.specs.spec import Experiment, models_of, roles
-
-if TYPE_CHECKING:
-    import polars as pl
+from resharpen.lazy import pl, scipy
 
 TYPICAL = 0.01
 SHIFT = 0.005
@@ -58,8 +55,6 @@ class Check:
 
 def verify(run: Run, reference: Reference) -> list[Check]:
     """The checks of a run against a reference; UserError if their specs differ, or there is nothing to compare."""
-    import polars as pl
-
     comparable(run.experiment, reference.experiment)
     same_seed = run.experiment.seed == reference.experiment.seed
     kept = reference.table("models")
@@ -162,8 +157,6 @@ def _draws(models: pl.DataFrame, experiment: Experiment) -> Check:
 
 def _values(run: Run, built: Built, reference: Reference, common: set[str]) -> Iterator[Check]:
     """Counts of all common models, and exact values of models that were trained by the same kernel."""
-    import polars as pl
-
     here, there = _made_by(built), _made_by(reference.built)
     exact = {model for model, code in here.items() if there.get(model) == code and not code.startswith("torch")}
     keys = ["model", "weights", "selection", "test", "metric", "length"]
@@ -181,8 +174,6 @@ def _made_by(built: Built) -> dict[str, str]:
 
 
 def _same(what: str, rows: pl.DataFrame, column: str) -> Check:
-    import polars as pl
-
     other = f"{column}_there"
     wrong = rows.filter(pl.col(column).ne_missing(pl.col(other)))
     named = [
@@ -207,11 +198,9 @@ def _rounding(pairs: pl.DataFrame) -> Check:
 
 
 def _distributions(new: pl.DataFrame, there: pl.DataFrame) -> Check:
-    from scipy.stats import ks_2samp
-
     known = {cell: rows["score"].to_numpy() for cell, rows in there.group_by(CELL)}
     p_values = {
-        cell: ks_2samp(rows["score"].to_numpy(), known[cell]).pvalue  # pyright: ignore[reportAttributeAccessIssue]
+        cell: scipy.stats.ks_2samp(rows["score"].to_numpy(), known[cell]).pvalue  # pyright: ignore[reportAttributeAccessIssue]
         for cell, rows in new.group_by(CELL, maintain_order=True)
         if cell in known
     }

@@ -234,10 +234,10 @@ class Inspect:
     """The output directory. Default: the run directory."""
 
     def __call__(self, console: Console) -> None:
-        from resharpen.views.inspection import draw_inspection
-
         run = load(self.run, self.trust_code)
         out = place_for(run, self.out)
+        from resharpen.views.inspection import draw_inspection  # with matplotlib: a bad argument does not wait for it
+
         for name, figure in draw_inspection(run, self.model, self.weights, self.prefix, console).items():
             save(figure, out, name, console)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from resharpen.errors import UserError
+from resharpen.lazy import pl
 from resharpen.paths import absolute
 
 if TYPE_CHECKING:
-    import polars as pl
     from matplotlib.figure import Figure
     from rich.console import Console
 
@@ -150,7 +150,6 @@ def _study_tasks(runs: Sequence[Run], out: Path, name: str, console: Console) ->
 def _study_positions(runs: Sequence[Run], out: Path, name: str, console: Console) -> None:
     """Print our claims on positions, and save one figure and the distances of all models. Models are also scored with
     keys masked that are further away than in training."""
-    import polars as pl
     from rich.progress import track
 
     from resharpen.analysis.claims.positions import distances, losses, positions_claims

@@ -10,19 +10,6 @@ from resharpen.models.recurrent import Gru, Lstm, Rnn
 from resharpen.models.retriever import RETRIEVER_PLACEMENTS, Retriever
 from resharpen.models.transformer import Transformer
 
-__all__ = [
-    "MODELS",
-    "RETRIEVER_PLACEMENTS",
-    "Gru",
-    "Lstm",
-    "Minimal",
-    "Model",
-    "Retriever",
-    "Rnn",
-    "Transformer",
-    "find_model",
-]
-
 MODELS: dict[str, type[Model]] = {model.kind: model for model in (Minimal, Transformer, Retriever, Rnn, Gru, Lstm)}
 
 

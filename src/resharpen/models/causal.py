@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from resharpen.lazy import Tensor
 from resharpen.models.layers import Bound
 from resharpen.models.model import Misfit, check_norm
 from resharpen.parts.parts import Parts
@@ -17,10 +17,6 @@ from resharpen.parts.positions.randomized import randomized_rope
 from resharpen.parts.positions.rope import rope
 from resharpen.parts.positions.rope_500k import rope_500k
 from resharpen.parts.positions.rope_half import rope_half
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 WEIGHTS_AT_ONCE = 2**24
 """Limit on attention weights, of all models and heads, in memory at a time: long inputs are processed a few sequences

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from resharpen import streams
 from resharpen.errors import UserError
+from resharpen.lazy import scipy
 from resharpen.parts.parameter import STD, Parameter
 
 CUT = 2.0
@@ -18,11 +19,9 @@ def truncated_normal(
     key: streams.Key, draw_M: NDArray[np.int64], shape: tuple[int, ...], std: float = STD
 ) -> NDArray[np.float32]:
     """Normal with this std, truncated at two standard deviations, by inverting the distribution function."""
-    from scipy.special import ndtr, ndtri  # imported here, because only training needs it
-
     u = streams.uniforms(key, int(np.prod(shape)), draw_M)
-    low = ndtr(-CUT)
-    x = std * ndtri(low + (1 - 2 * low) * u)
+    low = scipy.special.ndtr(-CUT)
+    x = std * scipy.special.ndtri(low + (1 - 2 * low) * u)
     return x.reshape(len(draw_M), *shape).astype(np.float32)
 
 

@@ -6,17 +6,15 @@ Shapes: M models, N sequences, L positions, D width, V tokens, H heads, Q querie
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from resharpen.errors import UserError
+from resharpen.lazy import Tensor
 from resharpen.parts.moment import Moment, uniforms
 from resharpen.parts.parameter import Parameter
 from resharpen.parts.part import ALWAYS, Part
 from resharpen.parts.parts import Parts
 from resharpen.parts.placement import SITES
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 NORMS_AT = {"queries_keys": ("queries", "keys")}
 """The norms of a site that has several."""

@@ -5,10 +5,7 @@ Shapes: M models, P places that count, V tokens.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from resharpen.lazy import Tensor
 
 
 def total_nll(logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:

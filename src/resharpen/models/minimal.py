@@ -12,8 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from resharpen.lazy import Tensor
 from resharpen.models.causal import causal_attention, check_causal
 from resharpen.models.layers import (
     Bound,
@@ -30,9 +31,6 @@ from resharpen.parts import parameter
 from resharpen.parts.parameter import Parameter
 from resharpen.parts.parts import Parts
 from resharpen.parts.placement import PLACEMENTS, SITES, Placement
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from resharpen.lazy import Tensor
 from resharpen.models.initial import initial_weights
 from resharpen.models.layers import Record, Tensors
 from resharpen.parts.norms.rms import rms
 from resharpen.parts.parameter import Parameter
 from resharpen.parts.parts import Parts
 from resharpen.parts.placement import SITES, Placement
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 Kind = Literal["placement", "norm", "attention", "positions", "dropout"]
 

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from resharpen.lazy import Tensor
 from resharpen.models.layers import Record, Tensors, embedding, linear
 from resharpen.models.model import Model
 from resharpen.parts import parameter
 from resharpen.parts.parameter import Parameter
 from resharpen.parts.parts import Parts
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 State = tuple["Tensor", ...]
 """State of a layer, [M, N, D] each; the first is its output."""

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+from resharpen.lazy import Tensor
 from resharpen.models.layers import Bound, Record, Tensors, attention_parameters, norm_parameters
 from resharpen.models.model import Misfit, Model, check_norm
 from resharpen.parts import parameter
@@ -23,9 +24,6 @@ from resharpen.parts.attention.adaptive_temperature import entropy
 from resharpen.parts.parameter import Parameter
 from resharpen.parts.parts import Parts
 from resharpen.parts.placement import SITES, Placement
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 RETRIEVER_PLACEMENTS = {
     "none": Placement(),

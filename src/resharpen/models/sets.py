@@ -6,15 +6,12 @@ Shapes: M models, N sequences, L positions, V tokens.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from resharpen.lazy import Tensor
 from resharpen.models.layers import Tensors
 from resharpen.models.model import Model
 from resharpen.parts.moment import Moment
 from resharpen.parts.parts import Parts
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 TRIED = (0.3, 1.5)
 """Standard deviations of the weights in a trial: nearly uniform attention, and sharp attention."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from resharpen.lazy import Tensor
 
 
 def gradient_norm(tensors: Iterable[Tensor]) -> Tensor:

@@ -18,29 +18,6 @@ from resharpen.parts.placement import (
 )
 from resharpen.parts.positions import POSITIONS
 
-__all__ = [
-    "ATTENTIONS",
-    "DROPOUTS",
-    "NORMS",
-    "PAPER_PLACEMENTS",
-    "PLACEMENTS",
-    "PLACEMENT_SOURCES",
-    "POSITIONS",
-    "SITES",
-    "STUDIED_PLACEMENTS",
-    "Attention",
-    "Dropout",
-    "Norm",
-    "Part",
-    "Parts",
-    "Placement",
-    "Positions",
-    "find_attention",
-    "find_dropout",
-    "find_norm",
-    "find_positions",
-]
-
 
 def find_norm(name: str) -> Norm:
     return own.find_in(NORMS, Norm, "norm", name)

@@ -12,13 +12,11 @@ Shapes: M models, N sequences, B sequences of the whole minibatch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from resharpen import streams
 from resharpen.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from resharpen.lazy import Tensor
 
 MOST_AXES = 3
 """Limit on axes per sequence: together with the row they are the counter."""

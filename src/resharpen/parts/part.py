@@ -34,18 +34,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from pickle import PicklingError
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from resharpen.declared import check_arguments, check_values, name_of, refuse_bare
 from resharpen.errors import UserError, unknown
+from resharpen.lazy import Tensor
 from resharpen.optim.hyperparameters import TABLE, Row
 from resharpen.parts.parameter import Parameter
 from resharpen.parts.placement import SITES
 from resharpen.plain import typed
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 ALWAYS = ("training", "t", "steps", "lengths", "uniform")
 """Attributes that `p` has in every part: no parameter or hyperparameter of a part may have these names."""

@@ -24,18 +24,27 @@ STOP = 1 / 25
 """The probability that an a is the last one."""
 
 
+class Counting(TokenTask):
+    """Words of several lengths that counters can tell from others."""
+
+    published: ClassVar[str] = "Bhattamishra et al. 2020: transformers generalize to longer words"
+    varied: ClassVar[bool] = True
+    bin_width: ClassVar[int] = 10
+
+    @property
+    def usual_train_length(self) -> int:
+        return 50
+
+
 @dataclass(frozen=True)
-class Counter(TokenTask):
+class Counter(Counting):
     letters: int = 2
 
     kind: ClassVar[str] = "counter"
     asked: ClassVar[str] = "equally many of two to four letters: a^n b^n, a^n b^n c^n, a^n b^n c^n d^n"
     answer: ClassVar[str] = "another a with 24/25; from the first b on every token is determined, including EOS"
-    published: ClassVar[str] = "Bhattamishra et al. 2020: transformers generalize to longer words"
     shown_metric: ClassVar[str] = "error"
-    varied: ClassVar[bool] = True
     sequences: ClassVar[int] = 512
-    bin_width: ClassVar[int] = 10
 
     def __post_init__(self) -> None:
         if self.letters not in (2, 3, 4):
@@ -53,14 +62,6 @@ class Counter(TokenTask):
     def opening(self) -> int:
         """Every word begins with a."""
         return 0
-
-    @property
-    def usual_train_length(self) -> int:
-        return 50
-
-    @property
-    def longest(self) -> int:
-        return 150
 
     @property
     def vocabulary(self) -> int:

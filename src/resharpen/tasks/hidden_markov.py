@@ -97,10 +97,6 @@ class HiddenMarkov(TokenTask):
         return 32
 
     @property
-    def longest(self) -> int:
-        return 96
-
-    @property
     def vocabulary(self) -> int:
         return len(self.T_VxSxS)
 

@@ -14,25 +14,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
 from resharpen.errors import UserError, unknown
+from resharpen.lazy import Tensor
 from resharpen.metrics import ByLength, equal_length_auc
 from resharpen.plain import known, typed
 from resharpen.tasks.automaton import Automaton, from_data
-from resharpen.tasks.task import Batch, Examples, Measured, Metric, Task, Tokens, defined_places
+from resharpen.tasks.metrics import TVD
+from resharpen.tasks.task import Batch, Examples, Measured, Metric, SequenceTask, Tokens, defined_places
 from resharpen.tasks.validation import SurvivingSet, ValidationSet, surviving_set
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Language(Task, ABC):
+class Language(SequenceTask, ABC):
     """A task on a probabilistic automaton. A subclass is a frozen dataclass that builds it."""
 
     sequences: int = 128
@@ -75,10 +74,6 @@ class Language(Task, ABC):
         """The longest prefix that is validated."""
         return 8 * self.bin_width
 
-    @property
-    def longest_input(self) -> int:
-        return self.longest
-
     @cached_property
     def automaton(self) -> Automaton:
         return self.build_automaton()
@@ -97,12 +92,12 @@ class Language(Task, ABC):
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        found = {"tvd": Metric("TVD", lower_is_better=True, worst=1.0, bin=self.bin_width, range=(0.0, 1.0))}
+        found = {"tvd": TVD}
         if self.marked is not None:
             label = f"ROC AUC of the logit of {self.token_names[self.marked]}"
-            found["auc"] = Metric(label, guess=0.5, bin=self.bin_width, range=(0.0, 1.0))
-        further = {name: replace(about, bin=self.bin_width) for name, about in self.further_metrics().items()}
-        return self._shown_first(found | further)
+            found["auc"] = Metric(label, guess=0.5, range=(0.0, 1.0))
+        every = self._shown_first(found | self.further_metrics())
+        return {name: replace(about, bin=self.bin_width) for name, about in every.items()}
 
     def marks(self, train_length: int) -> dict[str, int]:
         """The training cap, and if sequences end, their 99th percentile: most end long before the cap."""
@@ -117,10 +112,6 @@ class Language(Task, ABC):
     def reported_lengths(self) -> list[int]:
         """Ends of the bins."""
         return list(range(self.bin_width, self.longest + 1, self.bin_width))
-
-    def check_train_length(self, train_length: int) -> None:
-        if not 1 <= train_length <= self.longest:
-            raise ValueError(f"training length {train_length}: for {self.name} 1..{self.longest}")
 
     def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> Batch:
         """Inputs, targets and mask, [N, L] each, L being the longest sequence of the minibatch.
@@ -138,13 +129,6 @@ class Language(Task, ABC):
     def p_star(self, inputs_NxL: Tokens) -> NDArray[np.float64]:
         """The exact next-token distribution after every prefix, [N, L, V]."""
         return self.automaton.p_star(inputs_NxL)
-
-    def sample_batch(self, n: int, length: int | None = None, seed: int = 0) -> Batch:
-        """A minibatch of n sequences, cut at `length` input tokens, as in training: to inspect, or to train another
-        model. Runs use other random streams."""
-        length = self.cap if length is None else length
-        self.check_train_length(length)
-        return self.batch(streams.key(seed, self.name, "sample"), 0, 0, n, length)
 
     def length_quantile(self, q: float, train_length: int) -> int:
         """The q quantile of the lengths of training sequences, which are cut at train_length."""

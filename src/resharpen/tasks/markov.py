@@ -53,10 +53,6 @@ class Markov(TokenTask):
         return 64
 
     @property
-    def longest(self) -> int:
-        return 192
-
-    @property
     def vocabulary(self) -> int:
         return self.v
 

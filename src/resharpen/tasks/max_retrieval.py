@@ -14,17 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
+from resharpen.lazy import Tensor
 from resharpen.tasks.metrics import PlaceMetric
 from resharpen.tasks.task import Batch, Examples, Metric, Task
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Floats, Integers = NDArray[np.float32], NDArray[np.int64]
 

@@ -25,12 +25,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import log
-from typing import TYPE_CHECKING
 
 from resharpen.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from resharpen.lazy import Tensor
 
 FLOOR = 1e-30
 """Lower bound on p in the logarithm of `kl`; representable in single precision."""
@@ -131,6 +128,7 @@ def error(p: Tensor, p_star: Tensor) -> Tensor:
 
 METRICS: Mapping[str, PlaceMetric] = {known.name: known for known in (kl, illegal, error)}
 """Further metrics of every task with a p*, besides TVD."""
+TVD = Metric("TVD", lower_is_better=True, worst=1.0, range=(0.0, 1.0))
 EXACT = Metric("exact match of determined tokens", range=(0.0, 1.0), drawn=False)
 
 

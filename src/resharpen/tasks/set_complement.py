@@ -10,8 +10,8 @@ Shapes: N sequences, L positions, V tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, ClassVar, Literal
 
@@ -19,11 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
+from resharpen.tasks.metrics import TVD
 from resharpen.tasks.task import Metric, Tokens, TokenTask
 from resharpen.tasks.validation import ValidationSet
 
 ENUMERATED_UP_TO = 9
 """The largest v for which every state is a validation prefix: 2,295 of them at v = 9."""
+
+
+def states(v: int, s: int) -> Iterator[tuple[int, ...]]:
+    """Every state of length s, as its tokens in ascending order with the last token moved to the end."""
+    for last in range(v):
+        for rest in combinations([t for t in range(v) if t != last], s - 1):
+            yield (*rest, last)
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,7 @@ class SetComplement(TokenTask):
     @property
     def metrics(self) -> dict[str, Metric]:
         """The TVD of a uniform guess is i / v at length i: one half on average."""
-        return {**super().metrics, "tvd": Metric("TVD", lower_is_better=True, worst=1.0, guess=0.5, range=(0.0, 1.0))}
+        return {**super().metrics, "tvd": replace(TVD, guess=0.5)}
 
     @property
     def longest(self) -> int:
@@ -94,17 +102,12 @@ class SetComplement(TokenTask):
         random order, since a model may depend on it; otherwise all prefixes of fixed random sequences."""
         if self.v > ENUMERATED_UP_TO:
             return super().validation(seed, use)
-        states = [
-            (*rest, last)
-            for length in range(1, self.v)
-            for last in range(self.v)
-            for rest in combinations([t for t in range(self.v) if t != last], length - 1)
-        ]
-        inputs = np.zeros((len(states), self.longest), dtype=np.int64)
+        every = [state for length in range(1, self.v) for state in states(self.v, length)]
+        inputs = np.zeros((len(every), self.longest), dtype=np.int64)
         scored = np.zeros(inputs.shape, dtype=bool)
         key = streams.key(seed, self.name, "validation", use)
-        words = streams.words(key, self.v, range(len(states)))
-        for row, (*earlier, last) in enumerate(states):
+        words = streams.words(key, self.v, range(len(every)))
+        for row, (*earlier, last) in enumerate(every):
             order = np.argsort(words[row, : len(earlier)])
             inputs[row, : len(earlier) + 1] = [*(earlier[i] for i in order), last]
             scored[row, len(earlier)] = True

@@ -19,20 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
-from resharpen.tasks.task import NOTHING, Tokens, TokenTask
+from resharpen.tasks.counter import Counting
+from resharpen.tasks.task import NOTHING, Tokens
 
 
 @dataclass(frozen=True)
-class Shuffle(TokenTask):
+class Shuffle(Counting):
     k: int = 2
 
     kind: ClassVar[str] = "shuffle"
     asked: ClassVar[str] = "brackets of k types, each balanced independently: k counters"
     answer: ClassVar[str] = "1/2 open, shared by the types; 1/2 close, shared by the types that are open, or EOS"
-    published: ClassVar[str] = "Bhattamishra et al. 2020: transformers generalize to longer words"
-    varied: ClassVar[bool] = True
     sequences: ClassVar[int] = 1024
-    bin_width: ClassVar[int] = 10
 
     def __post_init__(self) -> None:
         if self.k < 1:
@@ -45,14 +43,6 @@ class Shuffle(TokenTask):
     @property
     def title(self) -> str:
         return f"Shuffle of {self.k} types of brackets"
-
-    @property
-    def usual_train_length(self) -> int:
-        return 50
-
-    @property
-    def longest(self) -> int:
-        return 150
 
     @property
     def vocabulary(self) -> int:

@@ -10,21 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen import streams
 from resharpen.errors import UserError
+from resharpen.lazy import Tensor
 from resharpen.metrics import ByLength, exact_by_length, mean_by_length
 from resharpen.plain import build
 from resharpen.tasks import options
-from resharpen.tasks.metrics import EXACT, METRICS, Metric, PlaceMetric
+from resharpen.tasks.metrics import EXACT, METRICS, TVD, Metric, PlaceMetric
 from resharpen.tasks.validation import ValidationSet
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Tokens = NDArray[np.int64]
 Measured = Mapping[str, NDArray[np.floating]]
@@ -118,8 +116,7 @@ class Task:
     @property
     def metrics(self) -> dict[str, Metric]:
         """All metrics that a run reports; the first is shown in the figure."""
-        tvd = Metric("TVD", lower_is_better=True, worst=1.0, range=(0.0, 1.0))
-        return self._shown_first({"tvd": tvd, **self.further_metrics()})
+        return self._shown_first({"tvd": TVD, **self.further_metrics()})
 
     def _shown_first(self, every: dict[str, Metric]) -> dict[str, Metric]:
         return {self.shown_metric: every[self.shown_metric], **every}
@@ -226,7 +223,41 @@ class Task:
         return found
 
 
-class TokenTask(Task):
+class SequenceTask(Task):
+    """A task on tokens, scored at lengths up to `longest`."""
+
+    @property
+    def longest(self) -> int:
+        """By default three times the usual training length."""
+        if self.usual_train_length is None:
+            raise NotImplementedError
+        return 3 * self.usual_train_length
+
+    @property
+    def longest_input(self) -> int:
+        return self.input_tokens(self.longest)
+
+    def check_train_length(self, train_length: int) -> None:
+        if not 1 <= train_length <= self.longest:
+            raise ValueError(f"training length {train_length}: for {self.name} 1..{self.longest}")
+
+    def sample_batch(self, n: int, length: int | None = None, seed: int = 0) -> Batch:
+        """n sequences of a training length, by default the usual one, with their targets, as models are trained on
+        them: to look at, or to train something else. Runs draw from other streams.
+
+        >>> from resharpen.tasks import SetComplement
+        >>> inputs, targets, mask = SetComplement(9).sample_batch(2, 3)
+        >>> inputs.shape, bool((inputs[:, 1:] == targets[:, :-1]).all()), mask.all()
+        ((2, 3), True, np.True_)
+        """
+        length = self.usual_train_length if length is None else length
+        if length is None:
+            raise UserError(f"task '{self.name}' has no usual training length: name one")
+        self.check_train_length(length)
+        return self.batch(streams.key(seed, self.name, "sample"), 0, 0, n, length)
+
+
+class TokenTask(SequenceTask):
     """A task on tokens whose next-token distribution is known:
 
         sample(words_NxT)      T tokens per sequence from T random words, uniform on 0 .. 2^32 - 1: tokens [N, T]
@@ -251,14 +282,6 @@ class TokenTask(Task):
     @property
     def opening(self) -> int | None:
         return None
-
-    @property
-    def longest(self) -> int:
-        raise NotImplementedError
-
-    @property
-    def longest_input(self) -> int:
-        return self.input_tokens(self.longest)
 
     def sample(self, words_NxT: NDArray[np.uint32], /) -> Tokens:
         raise NotImplementedError
@@ -285,22 +308,6 @@ class TokenTask(Task):
         items of its question."""
         ends_L = (np.arange(inputs_NxL.shape[1]) // self.bin_width + 1) * self.bin_width
         return np.broadcast_to(ends_L, inputs_NxL.shape)
-
-    def check_train_length(self, train_length: int) -> None:
-        if not 1 <= train_length <= self.longest:
-            raise ValueError(f"training length {train_length}: for {self.name} 1..{self.longest}")
-
-    def sample_batch(self, n: int, length: int, seed: int = 0) -> Batch:
-        """A minibatch of n sequences of `length` input tokens, as in training: to inspect, or to train another model.
-        Runs use other random streams.
-
-        >>> from resharpen.tasks import SetComplement
-        >>> inputs, targets, mask = SetComplement(9).sample_batch(2, 3)
-        >>> inputs.shape, bool((inputs[:, 1:] == targets[:, :-1]).all()), mask.all()
-        ((2, 3), True, np.True_)
-        """
-        self.check_train_length(length)
-        return self.batch(streams.key(seed, self.name, "sample"), 0, 0, n, length)
 
     def batch(self, key: streams.Key, group: int, step: int | NDArray[np.integer], n: int, train_length: int) -> Batch:
         """Minibatch `step`, or those of several steps one after another."""

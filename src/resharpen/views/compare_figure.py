@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from resharpen.analysis.claims.reading import THRESHOLD
 from resharpen.analysis.compare import CHOSEN, EVERY, MARGIN, Comparison
@@ -13,11 +18,6 @@ from resharpen.analysis.statistics import Interval
 from resharpen.views.palette import KNOWN, variant_colors
 from resharpen.views.style import our_style
 from resharpen.views.violins import GRAY, plain_panel, shade
-
-if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Markers and dashes distinguish more variants than there are colors.
 MARKERS, DASHES = "osD^vPX", ("-", "--", ":", "-.")
@@ -46,8 +46,6 @@ def styles(variants: Sequence[str]) -> dict[str, dict[str, Any]]:
 def draw_comparison(found: Comparison) -> Figure:
     """Top: the median gain and the gain of the best tenth, with intervals. Bottom, per setting: the expected best of k
     draws, and the median gain by length with trained lengths shaded."""
-    from matplotlib.figure import Figure
-
     settings = found.settings[:MOST_COLUMNS]
     lengths = "new" if any(effect.lengths == "new" for effect in found.effects) else "all"
     rows = len({effect.setting for effect in found.effects}) * len(found.variants)
@@ -157,8 +155,6 @@ def _band(axes: Axes, x: list[int], intervals: Sequence[Interval], style: dict[s
 def draw_remedies(comparisons: Sequence[Comparison]) -> Figure:
     """Which remedy helps on which task, one column per setting. Top: gain of the best tenth, with the line from which
     it counts as solved. Bottom: median of the paired gains."""
-    from matplotlib.figure import Figure
-
     panels = [(found, setting) for found in comparisons for setting in found.settings]
     tallest = max(len(found.variants) for found in comparisons)
     size = (max(10.0, 1.5 + 3.0 * len(panels)), max(6.5, 3.0 + 0.42 * tallest))  # room for the legend, too
@@ -216,9 +212,6 @@ def look(variant: str) -> dict[str, str]:
 
 
 def _remedies_legend(figure: Figure, placements: Sequence[str]) -> None:
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
     handles: list[Artist] = [Patch(facecolor=KNOWN[name], label=name) for name in placements]
     for name, marker in ATTENTION.items():
         handles.append(Line2D([], [], color="black", marker=marker, linestyle="", label=name))

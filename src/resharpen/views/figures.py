@@ -11,6 +11,7 @@ from resharpen.analysis.scores import check_reported, reported_metrics, scored_l
 from resharpen.errors import unknown
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.specs.spec import Setting
+from resharpen.lazy import pl
 from resharpen.state import SELECTIONS
 from resharpen.tasks import Metric
 from resharpen.views.palette import variant_colors
@@ -28,7 +29,6 @@ from resharpen.views.violins import (
 )
 
 if TYPE_CHECKING:
-    import polars as pl
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -53,11 +53,8 @@ class Figures(dict[str, "Figure"]):
     """Figures by name, which a notebook displays."""
 
     def _repr_html_(self) -> str:
-        return "".join(f"<img src='data:image/png;base64,{_png(figure)}' width='100%'>" for figure in self.values())
-
-
-def _png(figure: Figure) -> str:
-    return base64.b64encode(picture(figure, "png")).decode()
+        pictures = (base64.b64encode(picture(figure, "png")).decode() for figure in self.values())
+        return "".join(f"<img src='data:image/png;base64,{png}' width='100%'>" for png in pictures)
 
 
 @our_style()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -17,9 +18,6 @@ from resharpen.state import Weights
 from resharpen.views import circuits
 from resharpen.views.style import our_style
 from resharpen.views.tables import print_inspection
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 COMPARED = ("pre", "peri", "out")
 """The variants whose dispersion is shown side by side; all variants if a run has none of these."""
@@ -52,9 +50,6 @@ def draw_inspection(run: Run, model: str, weights: Weights, prefix: str | None, 
 @our_style()
 def draw_attention(weights_AxHxLxL: NDArray[np.float64], tokens: Sequence[str], name: str) -> Figure:
     """One row per layer: a map per head, and the entropy of each head by length next to that of constant attention."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
     layers, heads, length, _ = weights_AxHxLxL.shape
     entropy_AxHxL = entropy_by_length(weights_AxHxLxL)
     figure = Figure(figsize=(2.6 * (heads + 1) + 0.8, 2.7 * layers + 0.5), layout="constrained", dpi=150)

@@ -17,11 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from resharpen.experiments.keeping.store import code_lines
+from resharpen.experiments.keeping.store import Run, code_lines
+from resharpen.lazy import pl
 from resharpen.words import duration
 
 if TYPE_CHECKING:
-    from resharpen.experiments.keeping.store import Run
     from resharpen.experiments.running.runner import Plan
     from resharpen.experiments.running.training import Progress
 
@@ -111,10 +111,6 @@ class Meter:
 
 def _so_far(run: Run, lower_is_better: bool) -> tuple[dict[str, float], int]:
     """Best score by variant, and the number of diverged models, of the finished shards."""
-    import polars as pl
-
-    from resharpen.experiments.keeping.store import Run
-
     finished = Run(run.directory, run.trust_code)  # a fresh object, because `run` caches its finished shards
     models = finished.table("models")
     score = pl.col("score").min() if lower_is_better else pl.col("score").max()

@@ -11,20 +11,19 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from resharpen.analysis.compare import CHOSEN, Comparison
 from resharpen.analysis.statistics import quantile
 from resharpen.analysis.verify import Summary
 from resharpen.experiments.keeping.store import Run, code_lines, quoted
 from resharpen.experiments.specs.counts import side_by_side
+from resharpen.lazy import pl
 from resharpen.streams import GROUP
 from resharpen.tasks import Metric
 from resharpen.views.columns import Column, print_table
 from resharpen.words import duration
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from resharpen.analysis.claims.finding import Claim
-    from resharpen.analysis.compare import Comparison
     from resharpen.analysis.inspection import Inspection
     from resharpen.analysis.verdict import Gain
     from resharpen.analysis.verify import Check
@@ -109,8 +108,6 @@ def print_scores(
     scores: pl.DataFrame, metric: Metric, labels: Mapping[str, str], console: Console, test: str = ""
 ) -> None:
     """Best tenth and median of a metric, by setting and variant; `labels` name the settings."""
-    import polars as pl
-
     best = metric.best_quantile
     lost = f"; a model without a score counts as {metric.worst:g}" if scores["score"].has_nulls() else ""
     better = "lower is better" if metric.lower_is_better else "higher is better"
@@ -166,8 +163,6 @@ def print_inspection(inspection: Inspection, console: Console) -> None:
 
 
 def print_comparison(found: Comparison, console: Console) -> None:
-    from resharpen.analysis.compare import CHOSEN
-
     better = "lower is better" if found.metric.lower_is_better else "higher is better"
     on = f" on test {found.test}" if found.test else ""
     title = f"Gain in {found.metric.label} over '{found.baseline}'{on}, pair by pair ({better}; above 0 is better)"

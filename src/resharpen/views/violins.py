@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from resharpen.analysis.statistics import quantile
 from resharpen.experiments.keeping.opening import RunOrReference
+from resharpen.lazy import pl
 from resharpen.tasks import Metric
 from resharpen.views.palette import BEMA
 
 if TYPE_CHECKING:
-    import polars as pl
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations, product
-from typing import TYPE_CHECKING
 
 from resharpen.analysis.claims.finding import Claim, Finding, make_claim, paired_findings
 from resharpen.analysis.claims.reading import DEFAULT, Reading
@@ -17,10 +16,8 @@ from resharpen.analysis.samples import MEDIAN, Cells, by_draw, paired_difference
 from resharpen.analysis.scores import scored_lengths, worst_values
 from resharpen.analysis.statistics import Interval, Sample, quantile_interval
 from resharpen.experiments.keeping.opening import RunOrReference
+from resharpen.lazy import pl
 from resharpen.parts import PAPER_PLACEMENTS
-
-if TYPE_CHECKING:
-    import polars as pl
 
 AFTER_BLOCK = ("post", "peri", "peri-init")
 PERI, NOT_PERI = ("peri", "peri-init"), ("pre", "post")
@@ -39,8 +36,6 @@ class Measured:
 
     def means(self, metric: str, weights: str = "train", new: bool = False) -> Cells:
         """(setting, variant) -> the mean of each model, over all or only new lengths."""
-        import polars as pl
-
         of = self.rows.filter(metric=metric, weights=weights)
         if new:
             of = of.filter(pl.col("length") > pl.col("train_length"))
@@ -50,16 +45,12 @@ class Measured:
 
 def dyck_claims(run: RunOrReference, worth: float = 1.0, reading: Reading = DEFAULT) -> list[Claim]:
     """Claim 5 if the run has Dyck(8,10), claim 6 if it has any other."""
-    import polars as pl
-
     rows, main = paired_only(scored_lengths(run, reading.selection)), (pl.col("k") == 8) & (pl.col("m") == 10)
     tests = ((_main_dyck, rows.filter(main)), (_further_dyck, rows.filter(~main)))
     return [test(Measured(part, worth, worst_values(run), reading)) for test, part in tests if not part.is_empty()]
 
 
 def tomita_claims(run: RunOrReference, worth: float = 1.0, reading: Reading = DEFAULT) -> list[Claim]:
-    import polars as pl
-
     rows = paired_only(scored_lengths(run, reading.selection))
     languages = rows.filter(pl.col("length") <= LONGEST_OF_3, n=3), rows.filter(n=7)
     three, seven = (Measured(part, worth, worst_values(run), reading).means("auc", new=True) for part in languages)

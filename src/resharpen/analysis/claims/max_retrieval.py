@@ -7,6 +7,7 @@ from resharpen.analysis.claims.reading import DEFAULT, Reading
 from resharpen.analysis.samples import by_draw, paired_only
 from resharpen.analysis.scores import scored_lengths, worst_values
 from resharpen.experiments.keeping.opening import RunOrReference
+from resharpen.lazy import pl
 
 BETTER, WORSE = ("post", "peri"), ("none", "pre")
 
@@ -15,8 +16,6 @@ def max_retrieval_claims(run: RunOrReference, worth: float = 1.0, reading: Readi
     """Paired by draw: the accuracy on new lengths is higher with a norm after attention, and the difference is larger
     in the longer half of the lengths from the training length on than in the shorter half. (The middle length is in
     neither half.)"""
-    import polars as pl
-
     cell, model = ["setting", "variant"], ["setting", "variant", "draw"]
     rows = paired_only(scored_lengths(run, reading.selection).filter(metric="accuracy", weights="train"))
     rows = rows.filter(pl.col("length") >= pl.col("train_length"))

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,10 +26,8 @@ from resharpen.analysis.samples import MEDIAN, by_draw, correlation_within_group
 from resharpen.analysis.scores import scored_lengths, scores, task_of, worst_values
 from resharpen.analysis.statistics import Interval, Sample, quantile_interval
 from resharpen.experiments.keeping.opening import RunOrReference
+from resharpen.lazy import pl
 from resharpen.streams import GROUP
-
-if TYPE_CHECKING:
-    import polars as pl
 
 BASE = "pre"
 """The variant whose loss is analyzed: rope, with norms only before the blocks."""
@@ -74,8 +71,6 @@ class Losses:
 def distances(run: RunOrReference, near: pl.DataFrame) -> pl.DataFrame:
     """One row per model: its distance on `trained` lengths, on `new` lengths, and on new lengths with distant keys
     masked (`near`, from `rescoring.read_near`; null if not applicable); `worth` is the effective share of draws."""
-    import polars as pl
-
     titles = {setting.name: setting.task.title for setting in run.experiment.settings}
     read = _distances(run, near).select("setting", "variant", "draw", near="new")
     worth = correlation_within_groups(scores(run), worst_values(run)[task_of(run).metric]).worth(GROUP)
@@ -97,8 +92,6 @@ def distances(run: RunOrReference, near: pl.DataFrame) -> pl.DataFrame:
 
 def losses(distances: pl.DataFrame) -> list[Losses]:
     """The losses of every variant, by setting, from the rows of `distances`."""
-    import polars as pl
-
     found = []
     for (setting, title, worth), rows in distances.group_by("setting", "title", "worth", maintain_order=True):
         if BASE not in set(rows["variant"]):
@@ -170,8 +163,6 @@ def positions_claims(found: Sequence[Losses]) -> list[Claim]:
 def _distances(run: RunOrReference, lengths: pl.DataFrame | None = None) -> pl.DataFrame:
     """Distances per model (training weights, best checkpoint) on trained and on new lengths, `trained` and `new`, for
     draws that all variants have."""
-    import polars as pl
-
     task = task_of(run)
     rows = scored_lengths(run, "best", lengths).filter(metric=task.metric, weights="train")
     away = pl.col("value") if task.lower_is_better else 1 - pl.col("value")

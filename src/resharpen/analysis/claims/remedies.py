@@ -20,6 +20,7 @@ from resharpen.analysis.claims.reading import DEFAULT, Reading
 from resharpen.analysis.samples import Cells, by_draw, paired_only
 from resharpen.analysis.scores import scores, task_of
 from resharpen.experiments.keeping.opening import RunOrReference
+from resharpen.lazy import pl
 from resharpen.tasks import MaxRetrieval, SetComplement
 
 SHARPER = ("log-n", "ssmax")
@@ -49,8 +50,6 @@ def remedies_claims(run: RunOrReference, worth: float = 1.0, reading: Reading = 
 
 def _distances(run: RunOrReference, worth: float, reading: Reading, shortest: int = 0) -> Cells:
     """(setting, variant) -> distances from perfect on new lengths, for training lengths of at least `shortest`."""
-    import polars as pl
-
     found = paired_only(scores(run, reading.selection))
     rows = found.filter(pl.col("has_new"), pl.col("train_length") >= shortest, weights="train")
     lower = task_of(run).lower_is_better

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from resharpen.analysis.claims.finding import Claim, Finding, Sign, make_claim
 from resharpen.analysis.claims.reading import DEFAULT, UNDEFINED, Reading
@@ -11,10 +10,8 @@ from resharpen.analysis.samples import MEDIAN, Cells, by_draw, paired_only
 from resharpen.analysis.scores import scores, worst_values
 from resharpen.analysis.statistics import most_below, quantile_interval
 from resharpen.experiments.keeping.opening import RunOrReference
+from resharpen.lazy import pl
 from resharpen.parts import PAPER_PLACEMENTS
-
-if TYPE_CHECKING:
-    import polars as pl
 
 TO_SOME_EXTENT = 0.15
 AFTER_ATTENTION = ("post", "peri", "peri-init")

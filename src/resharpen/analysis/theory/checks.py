@@ -17,6 +17,7 @@ from resharpen.metrics import Floats
 from resharpen.models import Minimal
 from resharpen.parts import PLACEMENTS, Parts
 from resharpen.tasks import Recall, SetComplement, WeightedComplement
+from resharpen.tasks.set_complement import states
 
 SMALLEST, LARGEST = 4, 9
 """Below 4 a solution need not have the normal form; above 9 the states are not enumerated."""
@@ -307,7 +308,7 @@ def check_majority_bound(vs: range) -> tuple[str, bool]:
 def check_weighted(vs: range) -> tuple[str, bool]:
     worst = 0.0
     for (v, s), ratio in product(lengths(vs), (0.5, 2.0)):
-        task, tokens = WeightedComplement(v, ratio), np.array(list(normal_form.states(v, s)))
+        task, tokens = WeightedComplement(v, ratio), np.array(list(states(v, s)))
         for placement, gap in (("none", examples.plain_gap), ("out", examples.resharpened_gap)):
             f = other_tasks.last_logits(other_tasks.weighted_weights(task), placement, tokens) - np.log(task.weight_V)
             wider = np.sqrt(v / (v - 1)) if placement == "out" else 1.0  # corners span v-1 of d = v coordinates
@@ -325,7 +326,7 @@ def check_weighted(vs: range) -> tuple[str, bool]:
 def check_weighted_post(vs: range) -> tuple[str, bool]:
     worst, powers = 0.0, []
     for v, s in lengths(vs):
-        task, tokens = WeightedComplement(v, 2.0), np.array(list(normal_form.states(v, s)))
+        task, tokens = WeightedComplement(v, 2.0), np.array(list(states(v, s)))
         f = other_tasks.last_logits(other_tasks.weighted_weights(task), "post", tokens)
         power = other_tasks.post_power(v, s)
         absent = np.ones(f.shape, bool)

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import helmert
 
-from resharpen.analysis.theory.normal_form import states
 from resharpen.experiments.keeping.stored import StoredModel
 from resharpen.experiments.specs.spec import Setting
 from resharpen.models import Minimal
 from resharpen.parts import PLACEMENTS, Parts
 from resharpen.tasks import SetComplement
+from resharpen.tasks.set_complement import states
 
 Weights = dict[str, NDArray[np.float64]]
 

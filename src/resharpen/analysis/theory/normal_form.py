@@ -27,7 +27,6 @@ the TVD there is at least half of that.
 Shapes: M models, P states, V tokens; `...` any leading axes.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
@@ -38,6 +37,7 @@ from numpy.typing import NDArray
 
 from resharpen.errors import UserError
 from resharpen.metrics import Floats
+from resharpen.tasks.set_complement import states
 
 Matrix = NDArray[Any]
 """Floats, or an object array of fractions, which keeps every result below exact."""
@@ -45,13 +45,6 @@ MERGED = 0.1
 """Two tokens are merged if their exchange gap is below this share of the mean over all pairs."""
 ROUNDING = 1e-6
 """Weights are float32: a gap below this share of the largest entry of D is rounding."""
-
-
-def states(v: int, s: int) -> Iterator[tuple[int, ...]]:
-    """Every state of length s, as its tokens in ascending order with the last token moved to the end."""
-    for last in range(v):
-        for rest in combinations([t for t in range(v) if t != last], s - 1):
-            yield (*rest, last)
 
 
 def enumerated_precision(B: Matrix, D: Matrix, s: int) -> tuple[Any, Any]:

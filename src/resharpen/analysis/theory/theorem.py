@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from resharpen.analysis.theory.normal_form import compose, states
+from resharpen.analysis.theory.normal_form import compose
+from resharpen.tasks.set_complement import states
 
 Integers = NDArray[np.int64]
 Fractions = list[Fraction]

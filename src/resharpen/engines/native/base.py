@@ -70,6 +70,7 @@ class NativeEngine:
         self._measures = measured_alike(problem, self.MEASURES, self.SCORES)
         self._kernel = self.kernel(problem.model, problem.march)
         self._key = np.array(problem.batch_key, np.uint32)
+        self._stream = pointer(self._key), ensemble.group  # what a kernel draws minibatches from
         parameters = problem.model.parameters(problem.parts)
         self._variant = variant_of(problem.parts)
         self._offsets, self._n_floats = contract.layout(problem.model.kind, self._kernel, self._variant, parameters)

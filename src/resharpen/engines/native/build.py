@@ -163,14 +163,21 @@ def _processor(march: str) -> str:
 @cache
 def _cpu() -> str:
     """Model and features of the processor, which -march=native depends on."""
-    with contextlib.suppress(OSError):
+    if not (fields := cpuinfo()):
+        return f"{platform.machine()} {platform.processor()}"
+    # only features that compilers use; the others depend on the version of the kernel
+    features = (fields.get("flags") or fields.get("Features") or "").split()
+    kept = [fields.get(name, "") for name in ("vendor_id", "cpu family", "model", "model name", "CPU part")]
+    return " ".join([*kept, *sorted(name for name in features if VECTOR.match(name))])
+
+
+def cpuinfo() -> dict[str, str]:
+    """What Linux says of the first core."""
+    try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n")[0].splitlines()
-        fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        # only features that compilers use; the others depend on the version of the kernel
-        features = (fields.get("flags") or fields.get("Features") or "").split()
-        kept = [fields.get(name, "") for name in ("vendor_id", "cpu family", "model", "model name", "CPU part")]
-        return " ".join([*kept, *sorted(name for name in features if VECTOR.match(name))])
-    return f"{platform.machine()} {platform.processor()}"
+    except OSError:
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 def _digest(data: bytes) -> str:

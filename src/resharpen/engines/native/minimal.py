@@ -86,7 +86,7 @@ class NativeMinimal(NativeEngine):
         return np.moveaxis(aligned((*shape, LANES)), -1, 0)
 
     def _train_own(self, n: int) -> None:
-        self._train_on(n, self.problem.batch, self.problem.train_length)
+        self._train(n, None, None, self.problem.batch, self.problem.train_length, *self._stream)
 
     def _train_given(self, batch: Batch) -> None:
         inputs_NxL, targets_NxL = (np.ascontiguousarray(x, np.int32) for x in (batch.inputs, batch.targets))
@@ -95,10 +95,7 @@ class NativeMinimal(NativeEngine):
         if (np.diff(np.sort(inputs_NxL, axis=1), axis=1) == 0).any():
             raise ValueError("the native engine takes sequences of distinct tokens")
         n, length = inputs_NxL.shape
-        self._train_on(1, n, length, pointer(inputs_NxL), pointer(targets_NxL))
-
-    def _train_on(self, n: int, batch: int, length: int, inputs: int | None = None, targets: int | None = None) -> None:
-        self._train(n, inputs, targets, batch, length, pointer(self._key), self.ensemble.group)
+        self._train(1, pointer(inputs_NxL), pointer(targets_NxL), n, length, *self._stream)
 
 
 @lru_cache(maxsize=8)

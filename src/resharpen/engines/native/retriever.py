@@ -91,7 +91,7 @@ class NativeRetriever(NativeEngine):
         return out
 
     def _train_own(self, n: int) -> None:
-        self._train_on(n, self.problem.batch, self.problem.train_length)
+        self._train(n, *[None] * 4, self.problem.batch, self.problem.train_length, *self._stream)
 
     def _train_given(self, batch: Batch) -> None:
         items, label_N = batch.inputs, batch.targets
@@ -99,11 +99,7 @@ class NativeRetriever(NativeEngine):
         priority = np.ascontiguousarray(items.priority, np.float32)
         integers = [np.ascontiguousarray(x, np.int32) for x in (items.kind, items.length, label_N)]
         n, length = priority.shape
-        self._train_on(1, n, length, (priority, *integers))
-
-    def _train_on(self, n: int, batch: int, length: int, given: tuple[NDArray, ...] | None = None) -> None:
-        arrays = [None] * 4 if given is None else map(pointer, given)
-        self._train(n, *arrays, batch, length, pointer(self._key), self.ensemble.group)
+        self._train(1, *map(pointer, (priority, *integers)), n, length, *self._stream)
 
 
 def ragged(given: Items, label_N: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray, NDArray[np.int32]]:

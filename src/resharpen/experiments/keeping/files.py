@@ -12,15 +12,13 @@ import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.errors import Failed
-
-if TYPE_CHECKING:
-    import polars as pl
+from resharpen.lazy import pl
 
 TEMPORARY = re.compile(r"\..+\.\d+-[0-9a-f]{8}\.tmp")
 LOST = (FileNotFoundError, IsADirectoryError, NotADirectoryError)

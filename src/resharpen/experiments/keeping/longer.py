@@ -18,6 +18,7 @@ from resharpen.engines.base import Problem
 from resharpen.engines.choose import compiles
 from resharpen.errors import UserError
 from resharpen.experiments.keeping import files
+from resharpen.experiments.keeping.shard import FINAL, STATE
 from resharpen.experiments.specs.spec import Experiment
 from resharpen.optim.hyperparameters import Draws
 from resharpen.state import Arrays
@@ -69,7 +70,7 @@ def states(run: Run, new: Experiment) -> dict[str, Arrays]:
         if where.is_leased():
             raise UserError(f"{refuse}: {shard.name} is being trained; wait until it has finished, or stop it")
         try:
-            arrays = where.final() if where.is_done() else where.saved()
+            arrays = where.saved(FINAL if where.is_done() else STATE)
         except files.TornFile as error:
             raise UserError(f"{refuse}: {error}; choose another --out") from error
         if arrays is None and not where.is_done():

@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from resharpen.engines.native.build import cpuinfo
+
 LIBRARIES = ("resharpen", "torch", "numpy", "scipy", "polars", "safetensors", "matplotlib")
 
 
@@ -32,12 +34,12 @@ def memory() -> float:
 
 
 def cpu() -> str:
-    return _cpuinfo().get("model name") or platform.processor() or platform.machine()
+    return cpuinfo().get("model name") or platform.processor() or platform.machine()
 
 
 def cpu_features() -> list[str]:
     """Vector instruction sets that the kernels can use, in ascending order."""
-    fields = _cpuinfo()
+    fields = cpuinfo()
     flags = set((fields.get("flags") or fields.get("Features") or "").split())
     return [name for name in ("asimd", "avx", "avx2", "fma", "bmi2", "avx512f", "avx512vl") if name in flags]
 
@@ -65,11 +67,3 @@ def provenance() -> dict[str, Any]:
         "cpu": cpu(),
         "cores": cores(),
     }
-
-
-def _cpuinfo() -> dict[str, str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return {}
-    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}

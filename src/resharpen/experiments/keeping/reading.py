@@ -15,7 +15,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from resharpen import own
 from resharpen.errors import Failed
@@ -23,10 +23,8 @@ from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.tables import columns_of, dtype, shared_values
 from resharpen.experiments.specs.schema import SLOTS, TABLES, WEIGHTS, Column
 from resharpen.experiments.specs.spec import Experiment, Shard
+from resharpen.lazy import pl
 from resharpen.tasks.blocks import BLOCKS
-
-if TYPE_CHECKING:
-    import polars as pl
 
 ROUNDING = 1e-3
 """How far a value may lie outside the range of its metric: float32 sums over thousands of places."""
@@ -65,8 +63,6 @@ class Reader:
 
     def parse(self, name: str, data: bytes, shards: Sequence[Shard]) -> pl.DataFrame:
         """The declared columns of a Parquet file, in their order and types; `check` validates their values."""
-        import polars as pl
-
         try:
             # threads slow down the reading of many small files
             table = pl.read_parquet(io.BytesIO(data), parallel="none" if len(shards) == 1 else "auto")
@@ -100,8 +96,6 @@ class Reader:
         return [*named.values(), *self.further]
 
     def _conform(self, table: pl.DataFrame, columns: Sequence[Column]) -> pl.DataFrame:
-        import polars as pl
-
         there, types = table.schema, {column.name: dtype(column) for column in columns}
         if list(there.items()) == list(types.items()):  # as it is written today
             return table
@@ -130,8 +124,6 @@ class Reader:
 
     def _rules(self, column: Column) -> Iterator[tuple[str, pl.Expr]]:
         """What values of a column must be, and an expression for those that are not."""
-        import polars as pl
-
         x, task = pl.col(column.name), self.experiment.settings[0].task
         if not column.null and not column.shared:  # shared values are compared with the spec
             yield "there", x.is_null()
@@ -171,14 +163,10 @@ class Reader:
 
     def _check_curves(self, rows: pl.DataFrame) -> None:
         """Rows are unique and have known weights and steps: a model with this many rows has all of them."""
-        import polars as pl
-
         many = len(WEIGHTS) * len(self.experiment.checkpoint_steps())
         _equal(rows.with_columns(rows=pl.len().over("model"), all=pl.lit(many)), "rows", "all")
 
     def _check_lengths(self, rows: pl.DataFrame) -> None:
-        import polars as pl
-
         cell = ["setting", "test"]
         tests = pl.DataFrame(
             [(*key, None if lengths is None else len(lengths)) for key, lengths in self._tests.items()],
@@ -215,8 +203,6 @@ class Reader:
 
 def _models(shards: Sequence[Shard]) -> pl.DataFrame:
     """The models of shards, with setting, variant and draw from their ids."""
-    import polars as pl
-
     models = [model for shard in shards for model in shard.model_ids]
     settings = [name for shard in shards for name in [shard.setting.name] * shard.count]
     variants = [name for shard in shards for name in [shard.variant] * shard.count]
@@ -227,8 +213,6 @@ def _models(shards: Sequence[Shard]) -> pl.DataFrame:
 
 def _cast(table: pl.DataFrame, column: Column) -> pl.DataFrame:
     """Cast a column to its declared type; ValueError where that would change its values."""
-    import polars as pl
-
     found, wanted = table.schema[column.name], dtype(column)
     if wanted in (found, pl.Unknown):
         return table
@@ -255,8 +239,6 @@ def _equal(rows: pl.DataFrame, name: str, other: str) -> None:
 def _check_polars() -> None:
     """Failed if polars cannot read any table here, for example because it cannot start threads. Then no table is
     damaged, and none must be deleted."""
-    import polars as pl
-
     try:
         pl.read_parquet(io.BytesIO(files.parquet(pl.DataFrame({"x": [1]}))))
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:

@@ -18,7 +18,7 @@ import shlex
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from resharpen.errors import UserError, suggestion, unknown
 from resharpen.experiments.keeping import files
@@ -28,10 +28,8 @@ from resharpen.experiments.keeping.store import REFERENCE
 from resharpen.experiments.specs.schema import SCORES
 from resharpen.experiments.specs.spec import Experiment, Shard, shard_named
 from resharpen.experiments.specs.toml import from_stored
+from resharpen.lazy import pl
 from resharpen.paths import absolute
-
-if TYPE_CHECKING:
-    import polars as pl
 
 HERE = Path(__file__)
 PLACES = (HERE.parents[2] / "reference", HERE.parents[4] / "reference")

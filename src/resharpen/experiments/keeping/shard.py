@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -22,9 +22,7 @@ from resharpen.errors import UserError
 from resharpen.experiments.keeping import files, lock
 from resharpen.experiments.keeping.checks import check_fields
 from resharpen.experiments.specs.schema import TABLES
-
-if TYPE_CHECKING:
-    import polars as pl
+from resharpen.lazy import pl
 
 WEIGHTS_FILE = "weights.safetensors"
 RESULTS = (*(f"{name}.parquet" for name in TABLES), WEIGHTS_FILE)
@@ -85,19 +83,13 @@ class ShardFiles:
     def is_leased(self) -> bool:
         return lock.is_held(self.directory / LEASE)
 
-    def save(self, arrays: Mapping[str, NDArray]) -> None:
-        files.write_arrays(self.state, arrays, self.facts)
+    def save(self, arrays: Mapping[str, NDArray], name: str = STATE) -> None:
+        """Write the state, or the last one, FINAL, which is kept for more steps later."""
+        files.write_arrays(self.directory / name, arrays, self.facts)
 
-    def saved(self) -> dict[str, NDArray] | None:
+    def saved(self, name: str = STATE) -> dict[str, NDArray] | None:
         """The state, if there is one; `TornFile` if it is damaged or belongs to another shard."""
-        return files.read_arrays(self.state, self.facts) if self.state.exists() else None
-
-    def keep_final(self, arrays: Mapping[str, NDArray]) -> None:
-        """Store the last state, for more steps later."""
-        files.write_arrays(self.directory / FINAL, arrays, self.facts)
-
-    def final(self) -> dict[str, NDArray] | None:
-        path = self.directory / FINAL
+        path = self.directory / name
         return files.read_arrays(path, self.facts) if path.exists() else None
 
     def finish(

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,10 +40,8 @@ from resharpen.experiments.keeping.shard import FORMAT, WEIGHTS_FILE, Damaged, F
 from resharpen.experiments.specs.schema import SLOTS, TABLES, described
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.toml import differences, from_stored, identities, search_data, to_data
+from resharpen.lazy import pl
 from resharpen.paths import absolute
-
-if TYPE_CHECKING:
-    import polars as pl
 
 HEADER, REFERENCE, LOCK, CODE = "run.json", "reference.json", ".lock", "code"
 
@@ -98,7 +96,7 @@ class Run:
         the header, if this account has trained with it; else, with `trust_code`, that file or the copy in the run."""
         if own.is_admitted(sha256):
             return
-        kept = code_copy(self.root, path, sha256)
+        kept = self.root / CODE / f"{sha256[: own.DIGITS]}-{path.name}"
         if not self.trust_code and not trust.is_known(path, sha256):
             raise UserError(f"this account has not trained with {path}: read {kept}, then execute it with --trust-code")
         for candidate in (path, kept) if self.trust_code else (path,):
@@ -181,8 +179,6 @@ class Run:
 
     def _checked(self, name: str, shards: Sequence[Shard], pieces: Sequence[pl.DataFrame]) -> pl.DataFrame:
         """The tables of several shards as one; `Damaged` names the shard whose table is invalid."""
-        import polars as pl
-
         # variants may have further hyperparameters, models further sizes: columns that not all shards have
         table = pl.concat(pieces, how="diagonal_relaxed")
         try:
@@ -410,10 +406,6 @@ def _code_entry(source: own.Source) -> dict[str, Any]:
     entry: dict[str, Any] = {"path": str(source.path), "sha256": source.digest}
     modules = [{"module": x.module, "path": str(x.path), "sha256": x.sha256} for x in source.imports]
     return {**entry, "imports": modules} if modules else entry
-
-
-def code_copy(directory: Path, path: Path, sha256: str) -> Path:
-    return directory / CODE / f"{sha256[: own.DIGITS]}-{path.name}"
 
 
 _README = """# {name}

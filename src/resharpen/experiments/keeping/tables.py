@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.experiments.specs.schema import TABLES, Column, models_columns, step_column
 from resharpen.experiments.specs.spec import Experiment, Setting, Shard
+from resharpen.lazy import pl
 from resharpen.metrics import ByLength
 from resharpen.optim.hyperparameters import Draws
 from resharpen.state import WEIGHTS
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Reported = Mapping[tuple[str, str], ByLength]
 """(WEIGHTS.SELECTION, metric) -> values by length."""
@@ -69,8 +67,6 @@ def curves_table(
     shard: Shard, checkpoints: Sequence[int], score: Mapping[str, NDArray[np.float64]], loss_CxM: NDArray[np.float64]
 ) -> pl.DataFrame:
     """One row per model, weights and checkpoint: scores over all and over trained lengths, and the training loss."""
-    import polars as pl
-
     pieces = [
         _frame(
             TABLES["curves"],
@@ -91,8 +87,6 @@ def curves_table(
 def lengths_table(shard: Shard, reported: Reported, without: Without | None = None, test: str = "") -> pl.DataFrame:
     """One row per model, weights, selection, metric and length: the value on the report set of a test, and without each
     block of its sequences where that is known."""
-    import polars as pl
-
     pieces = []
     for (slot, metric), (length_S, value_MxS, n_S) in reported.items():
         which, selection = slot.split(".")
@@ -114,16 +108,12 @@ def lengths_table(shard: Shard, reported: Reported, without: Without | None = No
 
 def dtype(column: Column) -> pl.DataType | type[pl.DataType]:
     """Type of a column in the files; Unknown for a field of a user's task that is not a plain value."""
-    import polars as pl
-
     kinds = {int: pl.Int64, float: pl.Float64, str: pl.String, bool: pl.Boolean, list: pl.List(pl.Float32)}
     return kinds.get(column.kind, pl.Unknown)
 
 
 def _frame(columns: Sequence[Column], data: Mapping[str, Any]) -> pl.DataFrame:
     """The declared columns, in their order and types; a missing or undeclared column is an error."""
-    import polars as pl
-
     types = {column.name: dtype(column) for column in columns}
     assert set(data) == set(types), set(data) ^ set(types)
     known = {name: kind for name, kind in types.items() if kind != pl.Unknown}
@@ -137,8 +127,6 @@ def _fields(*things: Any) -> dict[str, Any]:
 
 def _lists(values_MxSxK: NDArray[np.floating] | None, rows: int) -> pl.Series:
     """One list per row, null unless all its values are known."""
-    import polars as pl
-
     kind = pl.List(pl.Float32)
     if values_MxSxK is None:
         return pl.Series([None] * rows, dtype=kind)
@@ -148,12 +136,8 @@ def _lists(values_MxSxK: NDArray[np.floating] | None, rows: int) -> pl.Series:
 
 def _value(values: NDArray[np.floating]) -> pl.Series:
     """Values with null instead of nan."""
-    import polars as pl
-
     return pl.Series(values).fill_nan(None)
 
 
 def _step(step_M: NDArray[np.int64]) -> pl.Series:
-    import polars as pl
-
     return pl.Series([None if step < 0 else int(step) for step in step_M], dtype=pl.Int64)

@@ -20,10 +20,11 @@ from resharpen.experiments.keeping.machine import cores, cpu, versions
 from resharpen.experiments.keeping.store import code_lines
 from resharpen.experiments.running.runner import check_memory, with_engine
 from resharpen.experiments.specs.counts import parameter_counts, side_by_side, unlike
+from resharpen.experiments.specs.schema import SLOTS
 from resharpen.experiments.specs.shelf import SCALES, SHELF, take
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.variant import Variant
-from resharpen.state import SELECTIONS, WEIGHTS
+from resharpen.state import WEIGHTS
 from resharpen.streams import GROUP
 from resharpen.tasks import Task
 from resharpen.tasks.blocks import by_length_without
@@ -34,8 +35,6 @@ TIMES = "times.json"
 """File in the cache directory with the estimated times of all figures."""
 SHARD_SECONDS = 0.2
 """Seconds to start a shard and to write its results."""
-SLOTS = len(WEIGHTS) * len(SELECTIONS)
-"""Upper bound on reports per shard: several selections are often the same checkpoint."""
 LENGTHS = 10
 """Approximate number of lengths in a report."""
 TOGETHER = {"minimal": GROUP}
@@ -67,7 +66,8 @@ class Pace:
         assert experiment.batch is not None
         step = self.seconds * experiment.batch / self.batch
         checkpoints = len(WEIGHTS) * len(experiment.checkpoint_steps()) * self.checkpoint
-        scored = checkpoints * size_of(task, "selection") + SLOTS * self.report * size_of(task, "report")
+        # reports are at most so many: kept checkpoints of one kind are often those of another
+        scored = checkpoints * size_of(task, "selection") + len(SLOTS) * self.report * size_of(task, "report")
         return -(-models // self.models) * (experiment.steps * step + scored) + SHARD_SECONDS
 
 

@@ -194,39 +194,51 @@ def _check_end(process: Any, at: str | None) -> None:
 
 def _work(directory: str, trust_code: bool, code: Sequence[str], line: Any) -> None:
     """A worker: request shards until there are none, or until told to stop. `code`: files that the driver admitted."""
-    settle()
-    be_killed_with_driver()
+    begin_process(signal.SIG_IGN)
     threading.Thread(target=_end_with_driver, daemon=True).start()
-    for number in HANDLED:
-        signal.signal(number, signal.SIG_IGN)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
-    told = Asked()
-
-    def asked() -> Asked:
-        nonlocal told
-        while line.poll():
-            told = line.recv()
-        return told
-
-    def next_shard() -> str | None:
-        nonlocal told
-        line.send(None)
-        while isinstance(message := line.recv(), Asked):
-            told = message
-            if told.stop:
-                return None
-        return message
+    driver = Driver(line)
 
     def work() -> None:
         for path in code:
             own.admit(Path(path))
         run = Run(Path(directory), trust_code)
         by_name = {shard.name: shard for shard in run.shards()}
-        while not told.stop and (name := next_shard()) is not None:
-            train(run, by_name[name], line.send, asked)
+        while not driver.told.stop and (name := driver.next()) is not None:
+            train(run, by_name[name], line.send, driver.poll)
 
     send_result(work, line)
+
+
+def begin_process(handler: Any) -> None:
+    """At the start of a process that `start_process` made, which handles signals like this from here on."""
+    settle()
+    _be_killed_with_driver()
+    for number in HANDLED:
+        signal.signal(number, handler)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+
+
+class Driver:
+    """The driver at the other end of a pipe: says what is asked, and hands out shards."""
+
+    def __init__(self, line: Any):
+        self._line, self.told = line, Asked()
+
+    def poll(self) -> Asked:
+        """What is asked by now."""
+        while self._line.poll():
+            self.told = self._line.recv()
+        return self.told
+
+    def next(self) -> str | None:
+        """The name of a shard to train; None if there is none left, or if told to stop."""
+        self._line.send(None)
+        while isinstance(message := self._line.recv(), Asked):
+            self.told = message
+            if self.told.stop:
+                return None
+        return message
 
 
 def send_result(work: Callable[[], Any], line: Any) -> None:
@@ -246,9 +258,9 @@ def send_result(work: Callable[[], Any], line: Any) -> None:
         line.send(RuntimeError(f"{type(error).__name__} in a worker: {error}"))
 
 
-def be_killed_with_driver() -> None:
-    """Make the kernel kill this process when its driver dies, where supported: while user code is in a C call, for
-    example in a regular expression that never ends, no other Python thread runs."""
+def _be_killed_with_driver() -> None:
+    """Ask the kernel, where it can, to kill this process with its driver: while user code stays in C, for example in a
+    regular expression that never ends, no other Python thread runs."""
     if sys.platform != "linux":
         return
     import ctypes

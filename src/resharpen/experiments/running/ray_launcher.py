@@ -23,18 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from resharpen import own
-from resharpen.environment import settle
 from resharpen.errors import Failed, UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.machine import cores, versions
 from resharpen.experiments.keeping.shard import Damaged, Foreign, ShardFiles
 from resharpen.experiments.keeping.store import CODE, HEADER, Run
 from resharpen.experiments.running.launchers import (
-    HANDLED,
     Ask,
+    Driver,
     OnProgress,
     WorkerDied,
-    be_killed_with_driver,
+    begin_process,
     check_imported,
     send_result,
     start_process,
@@ -159,26 +158,13 @@ def _train_in_child(work: Work, on_progress: OnProgress, asked: Ask) -> dict[str
 
 def _child(work: Work, line: Any) -> None:
     """The process that is connected to Ray. Sends progress and warnings, then the failed shards or an exception."""
-    settle()
-    be_killed_with_driver()
+    begin_process(lambda *_: None)  # signals are not ignored, which Ray's processes would inherit
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)  # a process group for this process and Ray's
     for descriptor in (1, 2):  # Ray logs to both
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     warnings.showwarning = lambda message, *_, **__: line.send(str(message))
-    for number in HANDLED:  # not ignored, which Ray's processes would inherit
-        signal.signal(number, lambda *_: None)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
-    told = Asked()
-
-    def asked() -> Asked:
-        nonlocal told
-        while line.poll():
-            told = line.recv()
-        return told
-
-    send_result(lambda: _train(work, line.send, asked), line)
+    send_result(lambda: _train(work, line.send, Driver(line).poll), line)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,12 +16,10 @@ from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.tables import lengths_table
 from resharpen.experiments.specs.spec import Experiment, Shard
 from resharpen.experiments.specs.variant import Variant
+from resharpen.lazy import pl
 from resharpen.models.model import Misfit
 from resharpen.parts import Attention, Parts, find_attention
 from resharpen.state import SELECTIONS, WEIGHTS, arrays_of
-
-if TYPE_CHECKING:
-    import polars as pl
 
 Track = Callable[[Sequence[Shard]], Iterable[Shard]]
 """Iterates over shards and may show progress."""
@@ -34,8 +31,6 @@ def rescore(
     """Rows as in the table `lengths`, with another attention instead of the trained one, on the task itself or on a
     further test. A variant whose attention has learned parameters, or acts on the output of the heads, is left out with
     a warning."""
-    import polars as pl
-
     if not isinstance(attention, str):
         attention = objects.refer(attention)
     attention = own.refer(attention) if own.is_own(attention) else attention
@@ -65,8 +60,6 @@ def rescore(
 def read_near(run: Run, selection: str = "best", track: Track = iter) -> pl.DataFrame:
     """Rows as in the table `lengths`, of training weights, with all keys masked that are further away than any key in
     training. Variants without attention, or which never attend to such keys, are left out."""
-    import polars as pl
-
     read = []
     for shard in track(run.done()):
         setting, parts = shard.setting, shard.setting.parts_of(run.experiment.variants[shard.variant])

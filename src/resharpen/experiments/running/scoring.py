@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +23,12 @@ from numpy.typing import NDArray
 from resharpen.errors import UserError
 from resharpen.experiments.keeping.opening import RunOrReference, open_run_or_reference
 from resharpen.experiments.keeping.stored import StoredModel
+from resharpen.lazy import pl
 from resharpen.metrics import jackknife_error
 from resharpen.tasks import Task
 from resharpen.tasks.blocks import by_length_without
 from resharpen.tasks.metrics import PlaceMetric
 from resharpen.tasks.trivial import trivial_values
-
-if TYPE_CHECKING:
-    import polars as pl
 
 ONE = 1e-3
 """How far a sum of probabilities may be from 1."""
@@ -55,8 +53,6 @@ class Scored:
     beside: str | None = None
 
     def __str__(self) -> str:
-        import polars as pl
-
         means = self.means()
         lines = [f"{self.name} on {self.task.title} ({self.read_as}); mean over lengths, compared with a constant"]
         for row in means.iter_rows(named=True):
@@ -77,8 +73,6 @@ class Scored:
     def means(self) -> pl.DataFrame:
         """One row per metric: the mean over lengths, as in `rs.scores`. The standard error is the mean of the errors at
         the lengths, which is an upper bound."""
-        import polars as pl
-
         there = self.table.filter(pl.col("count") > 0)
         mean = [pl.col(name).mean() for name in ("value", "error", "trivial")]
         ranks = [pl.col(name).first() for name in ("rank", "models") if name in there.columns]
@@ -240,8 +234,6 @@ def _measure(model: Predictor, task: Task, validation: Any, batch: int) -> dict[
 
 
 def _table(task: Task, measured: Mapping[str, NDArray[np.floating]], validation: Any, seed: int) -> pl.DataFrame:
-    import polars as pl
-
     without = by_length_without(task, measured, validation)
     trivial = trivial_values(task, seed)
     rows = []
@@ -269,8 +261,6 @@ def _task_in(other: RunOrReference, task: Task) -> Task:
 def _ranked(table: pl.DataFrame, other: RunOrReference, task: Task) -> pl.DataFrame:
     """The table with the rank of f among the models of a run on this task (training weights, best checkpoint), by the
     mean over lengths; rank 1 is better than all models. Models without values rank last."""
-    import polars as pl
-
     settings = [setting.name for setting in other.experiment.settings if setting.task.name == task.name]
     models = other.table("models").filter(pl.col("setting").is_in(settings))
     theirs = (

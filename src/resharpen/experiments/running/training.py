@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,17 +23,15 @@ from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.checks import check_arrays, check_state
 from resharpen.experiments.keeping.longer import same_rates
 from resharpen.experiments.keeping.reading import Reader
-from resharpen.experiments.keeping.shard import ShardFiles
+from resharpen.experiments.keeping.shard import FINAL, ShardFiles
 from resharpen.experiments.keeping.store import engine_of
 from resharpen.experiments.keeping.tables import curves_table, lengths_table, models_table
 from resharpen.experiments.specs.schema import SLOTS
 from resharpen.experiments.specs.spec import Experiment, Shard
+from resharpen.lazy import pl
 from resharpen.metrics import ByLength
 from resharpen.state import SELECTIONS, WEIGHTS, Arrays, arrays_of
 from resharpen.tasks.blocks import by_length_without
-
-if TYPE_CHECKING:
-    import polars as pl
 
 SCORES = tuple(name for which in WEIGHTS for name in (which, f"{which}.trained"))
 
@@ -255,8 +252,6 @@ class Trainer:
 
     def _finish(self, engine: Engine, kept: Kept) -> None:
         """Score the stored weights on the report set and on the further tests, and write the results."""
-        import polars as pl
-
         lengths = [self._reported(engine, kept, test) for test in ("", *self._task.tests)]
         tables = {
             "models": models_table(
@@ -271,7 +266,7 @@ class Trainer:
         facts = {"shard": self._shard.name, "engine": self._engine, "built": built, "seconds": seconds}
         problem = engine.problem
         if same_rates(problem, engine.ensemble.hyperparameters, 2 * problem.steps, problem.steps):
-            self._files.keep_final(self._state(engine, kept))
+            self._files.save(self._state(engine, kept), FINAL)
         self._files.finish(tables, kept.weights, facts)
 
     def _reported(self, engine: Engine, kept: Kept, test: str) -> pl.DataFrame:
@@ -287,7 +282,10 @@ class Trainer:
                 # If an earlier slot has the same weights, its scores are reused: nan marks models not to score.
                 same = {earlier: kept.step[earlier] == step_M for earlier in slots[:i]}
                 for same_M in same.values():
-                    weights = {name: _blank(array, same_M) for name, array in weights.items()}
+                    weights = {
+                        name: np.where(same_M.reshape(-1, *[1] * (x.ndim - 1)), np.float32(np.nan), x)
+                        for name, x in weights.items()
+                    }
                 measured = measure_all(engine, weights, report)
                 for metric, (length_S, value_MxS, n_S) in task.by_length(measured, report).items():
                     value_MxS[step_M < 0] = np.nan
@@ -314,10 +312,6 @@ class Trainer:
 
 def _digest(built: str) -> NDArray[np.uint8]:
     return np.frombuffer(hashlib.blake2b(built.encode(), digest_size=16).digest(), np.uint8)
-
-
-def _blank(array_M: NDArray[np.float32], where_M: NDArray[np.bool_]) -> NDArray[np.float32]:
-    return np.where(where_M.reshape(-1, *[1] * (array_M.ndim - 1)), np.float32(np.nan), array_M)
 
 
 def _with_worst(value_MxS: NDArray[np.floating], worst: float) -> NDArray[np.floating]:

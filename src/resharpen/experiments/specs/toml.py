@@ -20,11 +20,12 @@ weight_decay = [1e-6, 1e-2]
 ema_lag = { low = 1.0, high = 1e3, scale = "linear" }    # or change its scale
 """
 
+import contextlib
 import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -83,16 +84,21 @@ def from_data(data: Data, base: Path | None = None) -> Experiment:
 
 def task_of(table: Data) -> Task:
     """The task of a user's [task] table, ignoring its training lengths."""
-    try:
+    with _user_errors():
         return _task(table, _from(None), None)
-    except ValueError as error:
-        raise error if isinstance(error, UserError) else UserError(str(error)) from error
 
 
 def settings_of(table: Data) -> tuple[Setting, ...]:
     """The settings of a user's [task] table."""
-    try:
+    with _user_errors():
         return tuple(_settings(table, _from(None)))
+
+
+@contextlib.contextmanager
+def _user_errors() -> Iterator[None]:
+    """Tasks and models raise a ValueError for sizes that make no sense."""
+    try:
+        yield
     except ValueError as error:
         raise error if isinstance(error, UserError) else UserError(str(error)) from error
 
@@ -127,7 +133,7 @@ def _experiment(data: Data, refer: Refer, base: Path | None = None) -> Experimen
             raise UserError(f"'{name}' is missing")
     tasks = data["task"] if isinstance(data["task"], list) else [data["task"]]
     plain: dict[str, Any] = {name: typed(name, data[name], kind) for name, kind in kinds.items() if name in data}
-    try:
+    with _user_errors():
         settings = tuple(setting for task in tasks for setting in _settings(typed("task", task, dict), refer))
         tables = typed("variant", data.get("variant", {}), dict)
         mine = {name: from_table(name, table, refer) for name, table in tables.items()}
@@ -135,8 +141,6 @@ def _experiment(data: Data, refer: Refer, base: Path | None = None) -> Experimen
         given = typed("hyperparameters", data.get("hyperparameters", {}), dict)
         rows = {name: _row(name, x) if isinstance(x, dict) else x for name, x in given.items()}
         return Experiment(settings=settings, variants=variants, hyperparameters=rows, **plain)
-    except ValueError as error:
-        raise error if isinstance(error, UserError) else UserError(str(error)) from error
 
 
 def to_data(experiment: Experiment) -> dict[str, Any]:

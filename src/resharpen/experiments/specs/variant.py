@@ -51,7 +51,6 @@ from resharpen.parts import (
 )
 from resharpen.plain import build, known, shown, typed
 
-PARTS = ("placement", "norm", "attention", "positions", "dropout", "optimizer", "schedule")
 DEFAULTS = {
     "norm": "rms",
     "attention": "softmax",
@@ -60,13 +59,14 @@ DEFAULTS = {
     "schedule": "linear",
 }
 _KINDS = {
-    Norm: "norm",
-    Attention: "attention",
-    Positions: "positions",
-    Dropout: "dropout",
-    Optimizer: "optimizer",
-    Schedule: "schedule",
+    "norm": Norm,
+    "attention": Attention,
+    "positions": Positions,
+    "dropout": Dropout,
+    "optimizer": Optimizer,
+    "schedule": Schedule,
 }
+PARTS = ("placement", *_KINDS)
 _ADDED = ("dropout", "schedule")
 """Kinds that earlier versions did not have: a spec contains them only if they are not the default, so that the identity
 of existing shards stays the same."""
@@ -225,7 +225,7 @@ def _name_of(kind: str, part: Any) -> str:
     for name, built_in in CATALOGS[kind].items():
         if part is built_in:
             return name
-    if not isinstance(part, next(each for each, name in _KINDS.items() if name == kind)):
+    if not isinstance(part, _KINDS[kind]):
         raise UserError(f"{kind} = {shown(part)}: must be a name, FILE.py:NAME, or a function with @rs.{kind}")
     return objects.refer(part)
 
@@ -338,14 +338,14 @@ def _kind_of(name: str) -> str:
         found = own.find(name)
         if isinstance(found, type) and issubclass(found, Model):
             return "model"
-        for part, kind in _KINDS.items():
+        for kind, part in _KINDS.items():
             if isinstance(found, part):
                 return kind
         from resharpen.models.adapter import makes_modules
 
         if makes_modules(found):
             return "model"
-        what = ", ".join(f"@rs.{kind}" for kind in _KINDS.values())
+        what = ", ".join(f"@rs.{kind}" for kind in _KINDS)
         raise UserError(f"'{name}' is not a part of a variant: use one of {what}, a torch.nn.Module or an rs.Model")
     for kind, catalog in CATALOGS.items():
         if name in catalog:

@@ -5,12 +5,10 @@ beta is their polynomial in the entropy in nats where that is above 0.5, and nev
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.part import attention, masked_softmax
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 POLYNOMIAL = (-0.037, 0.481, -2.3, 4.917, -1.791)
 """Highest power first."""

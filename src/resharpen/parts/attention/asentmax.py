@@ -8,14 +8,12 @@ heads of `nape` without a bias, here all heads.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.attention.entmax import masked_entmax
 from resharpen.parts.parameter import learned
 from resharpen.parts.part import attention
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def scale(p: Any) -> Tensor:

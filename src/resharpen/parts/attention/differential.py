@@ -6,13 +6,11 @@ has a norm there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.parameter import learned
 from resharpen.parts.part import attention, masked_softmax
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @attention(l=learned("pairs", start=0.8))

@@ -5,13 +5,11 @@ x_k is the input of key k. w is random, b starts at 0, so a gate starts near 1/2
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.parameter import learned
 from resharpen.parts.part import attention, masked_softmax
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def log_kept(p: Any) -> Tensor:

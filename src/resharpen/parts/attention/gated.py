@@ -5,13 +5,11 @@ If there is a norm on the output of the heads, the gate comes after it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.parameter import learned
 from resharpen.parts.part import attention, masked_softmax
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def gate(z: Tensor, p: Any) -> Tensor:

@@ -6,15 +6,13 @@ x_k is the input of key k. w is random, and b starts at the decay of `retention`
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.attention.forgetting import log_kept
 from resharpen.parts.attention.retention import decays
 from resharpen.parts.parameter import learned
 from resharpen.parts.part import attention
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def logits(heads: int) -> list[float]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.part import attention
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @attention()

@@ -5,13 +5,11 @@ Weights sum to less than 1: the sink has weight but no value.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.parameter import learned
 from resharpen.parts.part import attention, masked_softmax
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @attention(s=learned("heads", start=0.0))

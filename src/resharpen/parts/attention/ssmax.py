@@ -5,13 +5,11 @@ Position biases are added unscaled.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.parameter import learned
 from resharpen.parts.part import attention, masked_softmax
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @attention(softmax=True, scale=lambda p: p.s * p.n.log(), s=learned("heads", start=1.0))

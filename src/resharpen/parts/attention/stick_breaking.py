@@ -6,12 +6,10 @@ computed as sums of logarithms, so that a thousand keys neither underflow nor lo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.part import attention
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @attention(orders=True)

@@ -6,13 +6,11 @@ A block's output is dropped after its norm, if it has one: a norm would undo the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.optim.hyperparameters import Row
 from resharpen.parts.part import dropout as declare
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @declare(hyperparameters={"dropout_rate": Row(0.0, 0.3, scale="linear", at_most=0.99, may_be_zero=True)})

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.parameter import learned
 from resharpen.parts.part import norm
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @norm(a=learned(start=0.5), g=learned("d", start=1.0), b=learned("d", start=0.0))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.parameter import learned
 from resharpen.parts.part import norm
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @norm(sites=("block_out",), a=learned(start=0.0))

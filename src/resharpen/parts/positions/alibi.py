@@ -5,12 +5,10 @@ If H is not a power of two, the authors interpolate slopes from the nearest powe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.part import positions
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @positions(on="logits")

@@ -7,13 +7,11 @@ position of the query, so that the input of f stays in its training range.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.parameter import learned
 from resharpen.parts.part import positions
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 HIDDEN = 32
 AT_ONCE = 2**24

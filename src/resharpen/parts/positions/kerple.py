@@ -7,14 +7,12 @@ from U[0, 2] and r2 from U[0, 1]; here r1 starts at (2h - 1)/H for the heads h =
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.parameter import learned
 from resharpen.parts.part import positions
 from resharpen.parts.positions.t5 import by_distance
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 def _spread(heads: int) -> list[float]:

@@ -6,14 +6,12 @@ random initialization.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from resharpen.errors import UserError
+from resharpen.lazy import Tensor
 from resharpen.parts import parameter
 from resharpen.parts.part import positions
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @positions(on="embedding", by_length=True, P=parameter.learned("longest", "d", role="embedding"))

@@ -6,14 +6,12 @@ begins at a position drawn uniformly from 0 .. longest - n, so that all of P is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.parameter import learned
 from resharpen.parts.part import positions
 from resharpen.parts.positions.learned import check_length
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @positions(on="embedding", by_length=True, P=learned("longest", "d", role="embedding"))

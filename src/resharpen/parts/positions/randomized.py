@@ -18,6 +18,7 @@ import numpy as np
 
 from resharpen import streams
 from resharpen.errors import UserError
+from resharpen.lazy import Tensor
 from resharpen.parts.parameter import learned
 from resharpen.parts.part import positions
 from resharpen.parts.positions.alibi import sloped, slopes
@@ -26,7 +27,6 @@ from resharpen.parts.positions.rope import rotation, turned
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 
 @positions(on="queries_keys", by_length=True)

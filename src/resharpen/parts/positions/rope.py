@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from resharpen.lazy import Tensor
 from resharpen.parts.part import positions
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
 BASE = 10_000.0
 TABULATED = 2048

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.part import positions
 from resharpen.parts.positions.rope import rotated
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 LARGE_BASE = 500_000.0
 

@@ -5,14 +5,12 @@ PE(i)[2j] = sin(i / 10000^(2j/d)), PE(i)[2j + 1] = cos of the same. s starts at 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.parameter import learned
 from resharpen.parts.part import positions
 from resharpen.parts.positions.rope import rotation
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @positions(on="embedding", s=learned(start=0.02))

@@ -7,13 +7,11 @@ larger distances. T5 shares its biases among layers; here every layer has its ow
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from resharpen.lazy import Tensor
 from resharpen.parts.parameter import learned
 from resharpen.parts.part import positions
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 BUCKETS, FARTHEST = 32, 128
 EXACT = BUCKETS // 2

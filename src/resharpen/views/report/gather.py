@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 from resharpen.analysis.scores import lengths_of, scored_lengths, scores, task_of
 from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.keeping.store import Run
+from resharpen.lazy import pl
 from resharpen.state import WEIGHTS
 from resharpen.views.violins import POINTS, half_violin
-
-if TYPE_CHECKING:
-    import polars as pl
 
 CURVE_POINTS = 640_000
 """Limit on checkpoints of all models together; beyond it some are left out, because curves make up most of the file."""
@@ -42,8 +40,6 @@ class Gathered:
 
     @cached_property
     def models(self) -> pl.DataFrame:
-        import polars as pl
-
         settings = [setting.name for setting in self.run.experiment.settings]
         order = {"setting": settings, "variant": list(self.run.experiment.variants)}
         ranks = [pl.col(name).cast(pl.Enum(names)) for name, names in order.items()]
@@ -91,8 +87,6 @@ class Gathered:
     def arrays(self) -> dict[str, NDArray]:
         """`draw`, `diverged`, `kept` [W, M], `hyper` [H, M]; `mean`, `new` [K, W, M], `value` [K, W, M, L]; the violins
         (see `_violins`); `score` [W, M, C], `loss` [M, C] in sixteen bits, and the ends of each curve."""
-        import polars as pl
-
         self.tell(f"values of {len(self.models):,} models")
         steps = [self.models[f"{which}_best_step"].fill_null(-1).to_numpy() for which in WEIGHTS]
         hyper = [self.models[name].cast(pl.Float32).fill_null(np.nan).to_numpy() for name in self.hyperparameters]
@@ -151,8 +145,6 @@ class Gathered:
         return [int(step) for step in steps[::-1][::every][::-1]]
 
     def _curves(self) -> dict[str, NDArray]:
-        import polars as pl
-
         if not self.checkpoints:
             return {}
         self.tell(f"curves of {len(self.models):,} models, {len(self.checkpoints)} checkpoints")
