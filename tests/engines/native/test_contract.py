@@ -98,7 +98,7 @@ def test_python_that_was_changed_alone(monkeypatch, name, changed, to, said):
 def test_measures_are_those_of_the_kernel(monkeypatch, name):
     module, model = KERNELS[name]
     monkeypatch.setattr(module, "MEASURES", (*module.MEASURES, "surprise"))
-    with pytest.raises(contract.Mismatch, match=rf"^measures: the {name} kernel has [a-z_, ]+, and .*, surprise$"):
+    with pytest.raises(contract.Mismatch, match=rf"^measures: the {name} kernel has [a-z_, ]+, but .*, surprise$"):
         module.kernel.__wrapped__(model)
 
 

@@ -486,7 +486,7 @@ def test_what_a_part_must_give(tmp_path, part, message):
 
 def test_a_learned_parameter_hides_nothing():
     for declare in (rs.norm(rms_epsilon=rs.learned()), rs.attention(n=rs.learned()), rs.attention(x=rs.learned())):
-        with pytest.raises(UserError, match=r"cannot be called 'rms_epsilon'|'[nx]' is taken"):
+        with pytest.raises(UserError, match=r"cannot be called 'rms_epsilon'|'[nx]' is reserved"):
             declare(lambda *arguments: arguments[0])
     with pytest.raises(UserError, match="cannot be called 'a': a hyperparameter has"):
         rs.norm(hyperparameters={"a": rs.Row(1, 2)}, a=rs.learned())(lambda x, p: x)
