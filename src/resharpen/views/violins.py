@@ -161,13 +161,13 @@ def finish_panel(axes: Axes, name: str, size: float, empty: bool) -> None:
     plain_panel(axes, "y")
 
 
-def label_below(bottom: Sequence[Axes], text: str) -> None:
+def label_below(bottom: NDArray[Any], text: str) -> None:
     """One label for the x axes of a row of panels, in its middle: of its own each would be wider than a panel."""
     shown = [axes for axes in bottom if axes.axison]
     shown[(len(shown) - 1) // 2].set_xlabel(text, fontsize=LABEL_SIZE, x=0.5 if len(shown) % 2 else 1.0)
 
 
-def label_left(column: Sequence[Axes], text: str) -> None:
+def label_left(column: NDArray[Any], text: str) -> None:
     """One label for the y axes of a column of panels, in its middle."""
     column[len(column) // 2].set_ylabel(text, fontsize=LABEL_SIZE, y=0.5 if len(column) % 2 else 1.15)
 
