@@ -19,13 +19,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
 
 import resharpen as rs
+from resharpen.analysis.dispersion import gains_from
 from resharpen.analysis.scores import scored_lengths
+from resharpen.experiments.specs.shelf import STUDIES, take
 from resharpen.parts import PLACEMENTS
 from resharpen.views.circuits import draw_dispersion, draw_run
 from resharpen.views.compare_figure import draw_comparison, draw_remedies
 from resharpen.views.inspection import COMPARED
 from resharpen.views.palette import BLUE, KNOWN, ORANGE
 from resharpen.views.style import our_style, picture
+from resharpen.views.tasks_study import draw_tasks
 from resharpen.views.violins import Look, darker, shade
 
 ROOT = Path(__file__).parent.parent
@@ -159,6 +162,12 @@ def remedies() -> Figure:
     return draw_remedies([rs.compare(rs.reference(f"remedies-{name}-laptop")) for name in ("sct", "max", "dyck")])
 
 
+def tasks() -> Figure:
+    gains = gains_from(pl.read_csv(ROOT / "reference/studies/tasks-laptop-gains.csv"))
+    experiment = take(STUDIES["tasks"][0], "laptop")
+    return draw_tasks(gains, f"{experiment.models} draws, {experiment.steps:,} steps")
+
+
 def comparison() -> Figure:
     """Of the example in the README."""
     return draw_comparison(rs.compare(rs.run(rs.read_toml(ROOT / "examples/my_norm.toml"), RUNS / "my_norm")))
@@ -236,6 +245,7 @@ PICTURES: dict[str, Callable[[], Figure | bytes]] = {
     "block": block,
     "rope": rope,
     "remedies": remedies,
+    "tasks": tasks,
     **{f"fig{n}-overnight": partial(reference, f"fig{n}-overnight") for n in (1, 2, 3, 4, 5)},
     "fig6-overnight": partial(reference, "fig6-7-overnight"),
     "report": report,
