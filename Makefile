@@ -19,6 +19,11 @@ test-all:
 	$(MAKE) -j2 lint chromium
 	$(PYTEST) -m ""
 
+# The tests with the lowest versions of dependencies that are allowed; TORCH is a version of torch to use instead. Old
+# versions may use what newer ones of their own dependencies deprecate, so a warning is no error.
+test-lowest: .venv-lowest/installed
+	.venv-lowest/bin/pytest -n 2 --dist loadgroup -W default
+
 lint: style types kernels page
 
 style: .venv/installed-dev
@@ -57,8 +62,9 @@ docs/_extra/reports/%.html: reference/%/reference.json
 	mkdir -p $(@D)
 	$(BIN)/resharpen report $* --out $@
 
-# Pictures and numbers of README and docs, from reference/
+# Pictures and numbers of README and docs, from reference/ and from small runs that are trained here
 pictures: .venv/installed-dev
+	rm -rf runs/pictures
 	$(BIN)/python tools/pictures.py
 	$(BIN)/python tools/pages.py
 
@@ -81,6 +87,12 @@ chromium:
 
 .venv/installed-bench: .venv/installed
 	$(PIP) -e '.[bench]'
+	touch $@
+
+.venv-lowest/installed: pyproject.toml tools/lowest.py
+	$(PYTHON) -m venv .venv-lowest
+	$(PYTHON) tools/lowest.py $(TORCH) >.venv-lowest/constraints.txt
+	.venv-lowest/bin/python -m pip install -q --disable-pip-version-check -c .venv-lowest/constraints.txt -e '.[dev]'
 	touch $@
 
 clean:

@@ -20,6 +20,7 @@ myst_enable_extensions = ["dollarmath"]
 nb_execution_mode = os.environ.get("NOTEBOOK", "off")
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 default_role = "code"
 always_use_bars_union = True
 
@@ -32,6 +33,7 @@ WHOLE = {"index": "README.md", "contributing": "CONTRIBUTING.md", "changelog": "
 def setup(app):
     app.connect("source-read", put_file_first)
     app.connect("autodoc-process-docstring", escape_stars)
+    app.connect("autodoc-process-signature", unquote_types)
 
 
 def put_file_first(app, name: str, source: list[str]) -> None:
@@ -51,3 +53,10 @@ def put_file_first(app, name: str, source: list[str]) -> None:
 def escape_stars(app, what, name, obj, options, lines: list[str]) -> None:
     """Docstrings are plain text: `[M, *shape]` does not begin an emphasis."""
     lines[:] = [line.replace("*", r"\*") for line in lines]
+
+
+def unquote_types(app, what, name, obj, options, signature: str | None, returns: str | None):
+    """Types of a dataclass without quotes, and defaults that can be parsed, so that types get links and short names."""
+    if signature:
+        signature = re.sub(r"(?<=: )'([^']*)'", r"\1", signature).replace("=<factory>", " = ...")
+    return signature, returns

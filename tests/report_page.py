@@ -84,13 +84,19 @@ def lines(page) -> int:
     )
 
 
-def drag_along_axis(page, number: int, start: float, end: float, sideways: float = 0.0) -> None:
-    """Drag from one height of an axis to another, 0 the top, starting a little beside it; `sideways` in pixels."""
+def drag_along_axis(page, number: int, start: float, end: float, beside: float = 0.05, sideways: float = 0.0) -> None:
+    """Drag from one height of an axis to another, 0 the top, starting `beside` it, 1 at the next axis; `sideways` in
+    pixels."""
     page.locator("#parallel").evaluate("(plot) => plot.scrollIntoView({ behavior: 'instant', block: 'center' })")
-    strips = page.locator("#strips .strip")
-    box = strips.nth(number % strips.count()).bounding_box()
-    x = box["x"] + box["width"] / 2 + 3
-    page.mouse.move(x, box["y"] + box["height"] * start)
+    x, top, height = page.locator("#parallel").evaluate(
+        """(plot, [number, beside]) => {
+          const { xaxis, yaxis } = plot._fullLayout, box = plot.getBoundingClientRect();
+          const at = number < 0 ? Math.round(xaxis.range[1] + 0.7) + number : number;
+          return [box.x + xaxis._offset + xaxis.d2p(at + beside), box.y + yaxis._offset, yaxis._length];
+        }""",
+        [number, beside],
+    )
+    page.mouse.move(x, top + height * start)
     page.mouse.down()
-    page.mouse.move(x + sideways, box["y"] + box["height"] * end, steps=4)
+    page.mouse.move(x + sideways, top + height * end, steps=4)
     page.mouse.up()

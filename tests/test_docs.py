@@ -47,9 +47,11 @@ def test_the_api_page_has_every_public_name_once():
     assert sorted(listed) == rs.__all__
 
 
-def test_every_picture_of_a_reference_is_made_by_the_tool():
-    pictures = load_tool("pictures")
-    assert {path.stem for path in (DOCS / "images").glob("*.png")} >= {*pictures.OWN, *pictures.REFERENCES}
+def test_every_picture_is_made_by_the_tool_and_shown_on_a_page():
+    pages = [ROOT / "README.md", *DOCS.glob("*.md")]
+    shown = {name for page in pages for name in re.findall(r"images/([\w-]+\.\w+)\)", page.read_text())}
+    kept = {path.name for path in (DOCS / "images").iterdir()}
+    assert shown == kept == {f"{name}.png" for name in load_tool("pictures").PICTURES}
 
 
 class Links(HTMLParser):

@@ -1,14 +1,15 @@
-"""Draw the pictures of README and docs from `reference/`: python tools/pictures.py [NAME ...]
+"""Draw the pictures of README and docs: python tools/pictures.py [NAME ...]
 
-Without names it draws all of them. Nothing is trained but for `comparison`, the example of the README, which is drawn
-only by name and takes minutes. Pictures of single models (`dispersion`, `inside-s5`, `fig4-near`) and of runs without a
-reference (`placements`, `fig5`) have their commands in the page that shows them. `report` is a screenshot of the report
-and needs chromium.
+Without names it draws all of them, from `reference/` and from runs that it trains itself in `runs/pictures`, which
+takes some minutes. `report` is a screenshot and needs chromium.
 """
 
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,20 +19,22 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
 
 import resharpen as rs
+from resharpen.analysis.dispersion import gains_from
 from resharpen.analysis.scores import scored_lengths
+from resharpen.experiments.specs.shelf import STUDIES, take
 from resharpen.parts import PLACEMENTS
+from resharpen.views.circuits import draw_dispersion, draw_run
 from resharpen.views.compare_figure import draw_comparison, draw_remedies
+from resharpen.views.inspection import COMPARED
 from resharpen.views.palette import BLUE, KNOWN, ORANGE
-from resharpen.views.violins import darker
+from resharpen.views.style import our_style, picture
+from resharpen.views.tasks_study import draw_tasks
+from resharpen.views.violins import Look, darker, shade
 
-IMAGES = Path(__file__).parent.parent / "docs" / "images"
-REFERENCES = {
-    "fig1": "fig1-laptop",
-    **{f"fig{n}-overnight": f"fig{n}-overnight" for n in (1, 2, 3, 4, 5)},
-    "fig6-overnight": "fig6-7-overnight",
-}
-"""Picture -> reference whose figure it is."""
-DPI = 150
+ROOT = Path(__file__).parent.parent
+IMAGES, RUNS = ROOT / "docs" / "images", ROOT / "runs" / "pictures"
+WIDTH, DPI = 8.3, 150
+"""GitHub shows a page 830 pixels wide: at this width in inches text has its size there."""
 TRAINED = 3
 """The training length of the models in `hero`."""
 SITES = {
@@ -43,6 +46,11 @@ SITES = {
 }
 
 
+def reference(name: str) -> Figure:
+    return rs.draw(rs.reference(name), look=Look(WIDTH))["figure"]
+
+
+@our_style()
 def hero() -> Figure:
     """TVD by input length of models trained on at most three tokens: without and with a norm after attention."""
     run = rs.reference("fig1-overnight")
@@ -82,6 +90,7 @@ def hero() -> Figure:
     return figure
 
 
+@our_style()
 def block() -> Figure:
     """One block of a transformer with the sites of its norms, and which placement has a norm at which."""
     figure = Figure(figsize=(8.3, 2.2), layout="constrained", dpi=DPI)
@@ -153,13 +162,65 @@ def remedies() -> Figure:
     return draw_remedies([rs.compare(rs.reference(f"remedies-{name}-laptop")) for name in ("sct", "max", "dyck")])
 
 
+def tasks() -> Figure:
+    gains = gains_from(pl.read_csv(ROOT / "reference/studies/tasks-laptop-gains.csv"))
+    experiment = take(STUDIES["tasks"][0], "laptop")
+    return draw_tasks(gains, f"{experiment.models} draws, {experiment.steps:,} steps")
+
+
 def comparison() -> Figure:
-    """Of the example in the README, trained here."""
-    with tempfile.TemporaryDirectory() as directory:
-        return draw_comparison(rs.compare(rs.run(rs.read_toml(IMAGES.parents[1] / "examples/my_norm.toml"), directory)))
+    """Of the example in the README."""
+    return draw_comparison(rs.compare(rs.run(rs.read_toml(ROOT / "examples/my_norm.toml"), RUNS / "my_norm")))
 
 
-def report(path: Path) -> None:
+def placements_run() -> rs.Run:
+    return rs.run(rs.figure("placements", "laptop").with_changes(models=32), RUNS / "placements")
+
+
+def placements() -> Figure:
+    return rs.draw(placements_run(), look=Look(WIDTH))["figure"]
+
+
+def dispersion() -> Figure:
+    """Of the models of `placements` that were trained on at most three tokens."""
+    run = placements_run()
+    setting = next(setting for setting in run.experiment.settings if setting.train_length == TRAINED)
+    tables = rs.inspect(run, setting).tables
+    return draw_dispersion({name: tables[name] for name in COMPARED}, setting.train_length)
+
+
+def inside() -> Figure:
+    """Models of figure 1 that were trained on at most five tokens, of which many merge two."""
+    figure1 = rs.figure("fig1", "laptop")
+    settings = tuple(setting for setting in figure1.settings if setting.train_length == 5)
+    run = rs.run(replace(figure1, name="inside", settings=settings, models=32, steps=50_000), RUNS / "inside")
+    inspection = rs.inspect(run, settings[0])
+    decay = {variant: rows["weight_decay"].to_numpy() for variant, rows in inspection.models.items()}
+    return draw_run(inspection.tables, decay)
+
+
+@our_style()
+def rope() -> Figure:
+    """How near RoPE shows a key, by its distance."""
+    distances = np.arange(1, 501)
+    fastest = 10_000.0 ** (-np.arange(3) / 8)  # radians per token, as in examples/distances.py
+    alike = np.cos(np.outer(distances, fastest)).mean(1)
+    figure = Figure(figsize=(WIDTH, 2.6), layout="constrained", dpi=DPI)
+    axes = figure.subplots()
+    shade(axes, 100.5, start=0)
+    axes.plot(distances, alike, color=BLUE, linewidth=0.7)
+    for i in sorted(100 + np.argsort(alike[100:])[-4:]):
+        axes.plot(distances[i], alike[i], "o", color=ORANGE, markersize=4)
+        text = {"textcoords": "offset points", "ha": "center", "fontsize": 9}
+        axes.annotate(str(distances[i]), (distances[i], alike[i]), (0, 5), **text)
+    axes.text(50, 1.09, "trained", fontsize=9, ha="center")
+    axes.set(xlim=(0, 505), ylim=(-1, 1.25), xlabel="distance of a key (tokens)")
+    axes.set_ylabel("mean cosine of\nthe three fastest pairs")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def report() -> bytes:
     """The first screen of the report of figure 1, as a browser shows it."""
     from playwright.sync_api import sync_playwright
 
@@ -170,28 +231,36 @@ def report(path: Path) -> None:
         write_report([rs.reference("fig1-overnight")], page_file)
         chromium = shutil.which("chromium") or shutil.which("chromium-browser")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 860}, device_scale_factor=1.25)
+        page = browser.new_page(viewport={"width": 1100, "height": 1190}, device_scale_factor=1.25)
         page.goto(page_file.as_uri())
-        page.wait_for_load_state("networkidle")
+        page.wait_for_selector("html[data-ready]")
         page.wait_for_timeout(1_500)  # charts are drawn after the page has loaded
-        page.screenshot(path=path)
+        shot = page.screenshot()
         browser.close()
+    return shot
 
 
-OWN = {"hero": hero, "block": block, "remedies": remedies}
-WITH_TRAINING = {"comparison": comparison}
+PICTURES: dict[str, Callable[[], Figure | bytes]] = {
+    "hero": hero,
+    "block": block,
+    "rope": rope,
+    "remedies": remedies,
+    "tasks": tasks,
+    **{f"fig{n}-overnight": partial(reference, f"fig{n}-overnight") for n in (1, 2, 3, 4, 5)},
+    "fig6-overnight": partial(reference, "fig6-7-overnight"),
+    "report": report,
+    "placements": placements,
+    "dispersion": dispersion,
+    "inside-s5": inside,
+    "comparison": comparison,
+}
 
 
 def main(*names: str) -> None:
-    for name in names or (*OWN, *REFERENCES, "report"):
-        path = IMAGES / f"{name}.png"
-        if name == "report":
-            report(path)
-        elif draw := (OWN | WITH_TRAINING).get(name):
-            draw().savefig(path, dpi=DPI)
-        else:
-            rs.draw(rs.reference(REFERENCES[name]))["figure"].savefig(path, dpi=DPI)
-        print(f"docs/images/{name}.png")
+    for name in names or PICTURES:
+        made = PICTURES[name]()
+        (IMAGES / f"{name}.png").write_bytes(made if isinstance(made, bytes) else picture(made, "png"))
+        print(f"docs/images/{name}.png", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from runs import STOP_AT_ONCE
 import resharpen as rs
 from resharpen.experiments.specs.shelf import take
 from resharpen.optim.hyperparameters import narrowed
-from resharpen.views.report.about import command, cut
+from resharpen.views.report.about import _origins, command, cut
 
 
 def made(experiment, tmp_path):
@@ -39,3 +39,20 @@ def test_code_of_one_s_own_has_no_name_on_the_command_line(tmp_path):
     )
     run = made(own, tmp_path)
     assert command(run) == run.command
+
+
+def test_shards_of_one_machine_and_commit_are_one_row():
+    def made(count, started, git, cpu="a processor"):
+        where = {"started": f"2026-01-0{started}T10:00:00+00:00", "cpu": cpu, "cores": 2, "git": git * 40}
+        return count, where | {"versions": {"torch": "2.13.0"}}
+
+    same, rows = _origins([made(3, 2, "b"), made(4, 1, "a"), made(5, 3, "b"), made(6, 4, "b", "another")])
+    assert same == {"versions": "torch 2.13.0"}
+    assert [(row["shards"], row["started"], row["git"]) for row in rows] == [
+        ("4", "2026-01-01 10:00", "a" * 12),
+        ("8", "2026-01-02 10:00", "b" * 12),
+        ("6", "2026-01-04 10:00", "b" * 12),
+    ]
+    same, rows = _origins([made(3, 2, "a"), made(1, 1, "a")])
+    assert same["started"] == "2026-01-01 10:00"
+    assert rows == []

@@ -161,9 +161,9 @@ def test_brushing_an_axis_selects_everywhere_and_counts(page, store, tmp_path):
 
 
 def test_a_drag_brushes_the_axis_nearest_to_where_it_began(page):
-    """Also one that ends on another axis."""
-    for sideways in (0.0, 150.0):
-        drag_along_axis(page, 2, 0.2, 0.6, sideways)
+    """A straight one beside the axis, and one that ends on another axis."""
+    for beside, sideways in ((0.4, 0.0), (-0.4, 0.0), (0.05, 150.0)):
+        drag_along_axis(page, 2, 0.2, 0.6, beside, sideways)
         shapes = page.evaluate("document.getElementById('parallel').layout.shapes")
         assert [shape["x0"] for shape in shapes if shape["type"] == "rect"] == [pytest.approx(2 - 0.09)]
         page.keyboard.press("Escape")

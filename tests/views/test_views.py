@@ -347,6 +347,27 @@ def test_a_figure_for_a_paper(tiny, tmp_path, capsys):
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "figure", "shape"), [("fig5-overnight", "figure", (2, 4)), ("remedies-dyck-laptop", "auc", (3, 4))]
+)
+def test_nothing_overlaps_in_a_figure_for_a_paper(name, figure, shape):
+    """Names of panels and axes, and counts of outliers: of two tasks, and of a dozen variants."""
+    drawn = rs.draw(rs.reference(name), look=Look(width=7, title=False))[figure]
+    drawn.draw_without_rendering()
+    grid = drawn.axes[0].get_gridspec()
+    assert (grid.nrows, grid.ncols) == shape
+    words = [
+        text
+        for axes in drawn.axes
+        for text in (axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts)
+        if text.get_text()
+    ]
+    assert min(text.get_fontsize() for text in words) >= 7
+    boxes = [(text.get_text(), text.get_window_extent()) for text in words]
+    overlapping = [(a, b) for i, (a, box) in enumerate(boxes) for b, other in boxes[:i] if box.overlaps(other)]
+    assert overlapping == []
+
+
 def test_a_variant_has_one_color_in_all_figures(tiny, tmp_path):
     """In violins and in the comparison; that of BEMA is no variant's."""
     store = run(replace(tiny, models=2), tmp_path / "r", workers=1)

@@ -62,7 +62,7 @@ def draw_model(table: Table, model: int, name: str) -> Figure:
     """One model: B, D and the attention table; delta and eps; entropy, amplitude and gap by length."""
     if not np.isfinite(table["residual"][model]):
         raise UserError(f"model {name}: its weights are not finite, so it cannot be drawn")
-    figure = Figure(figsize=(13, 7.4), layout="constrained")
+    figure = Figure(figsize=(13, 7.4), layout="constrained", dpi=150)
     above, below = np.asarray(figure.subfigures(2, 1, height_ratios=(1.15, 1)))
     largest = max(np.abs(table[key][model]).max() for key in ("B", "D"))
     logits, shares = {"cmap": "RdBu_r", "vmin": -largest, "vmax": largest}, {"cmap": "cividis", "vmin": 0}
@@ -140,7 +140,7 @@ def _draw_theory(axes: Axes, s: NDArray, curves: Mapping[str, NDArray]) -> None:
 def draw_run(tables: Mapping[str, Table], weight_decay: Mapping[str, NDArray]) -> Figure:
     """All models by variant: attention against weight decay, share of models in form, residual and merged tokens
     against TVD."""
-    figure = Figure(figsize=(13, 9), layout="constrained")
+    figure = Figure(figsize=(9.5, 7.2), layout="constrained", dpi=150)
     (decay_axes, share_axes), (residual_axes, merged_axes) = figure.subplots(2, 2)
     for i, (name, (color, marker)) in enumerate(_styles(tables).items()):
         sound = np.isfinite(tables[name]["residual"])
@@ -199,7 +199,7 @@ def draw_dispersion(tables: Mapping[str, Table], train_length: int) -> Figure:
     Medians and 10-90% bands, compared with the theory, whose kappa is computed from the weights of each model. Only
     models that solve the trained lengths are shown.
     """
-    figure = Figure(figsize=(4.1 * len(tables), 7), layout="constrained")
+    figure = Figure(figsize=(max(6.0, 3.1 * len(tables)), 5.8), layout="constrained", dpi=150)
     grid = figure.subplots(2, len(tables), sharex=True, sharey="row", squeeze=False)
     diverged = 0
     for (name, table), amplitude_axes, gap_axes in zip(tables.items(), *grid, strict=True):
@@ -216,9 +216,10 @@ def draw_dispersion(tables: Mapping[str, Table], train_length: int) -> Figure:
         gap_axes.set_xlabel(LENGTH)
     grid[0, 0].set_ylabel("amplitude relative to length 1")
     grid[1, 0].set_ylabel("mean gap (logits)")
-    for row in grid:  # one legend per row, since every column that is not empty has the same entries
+    # one legend per row, since every column that is not empty has the same entries; where curves leave room
+    for row, beside in zip(grid, (grid[0, 0], grid[1, -1]), strict=True):
         handles, labels = next((found for axes in row if any(found := axes.get_legend_handles_labels())), ([], []))
-        row[-1].legend(handles, labels, fontsize=8)
+        beside.legend(handles, labels, fontsize=8, loc="upper right")
     figure.suptitle("Dispersion of attention, and what a norm after it restores", fontsize=12)
     figure.supxlabel(
         f"Models with a mean TVD below {SOLVED:g} on the trained lengths (gray); {diverged} diverged before their "

@@ -45,21 +45,22 @@ def styles(variants: Sequence[str]) -> dict[str, dict[str, Any]]:
 @our_style()
 def draw_comparison(found: Comparison) -> Figure:
     """Top: the median gain and the gain of the best tenth, with intervals. Bottom, per setting: the expected best of k
-    draws, and the median gain by length with trained lengths shaded."""
+    draws, and the median gain by length with trained lengths shaded; side by side where there is one setting."""
     settings = found.settings[:MOST_COLUMNS]
     lengths = "new" if any(effect.lengths == "new" for effect in found.effects) else "all"
     rows = len({effect.setting for effect in found.effects}) * len(found.variants)
     width = max(8.0, 0.8 + COLUMN * len(settings))
     height = 1.5 + 0.17 * rows
-    figure = Figure(figsize=(width, height + 6.4), layout="constrained", dpi=150)
-    above, below = figure.subfigures(2, 1, height_ratios=[height, 5.6])  # pyright: ignore[reportGeneralTypeIssues]
+    panels = 5.6 if len(settings) > 1 else 3.0
+    figure = Figure(figsize=(width, height + panels + 0.8), layout="constrained", dpi=150)
+    above, below = figure.subfigures(2, 1, height_ratios=[height, panels])  # pyright: ignore[reportGeneralTypeIssues]
     style = styles((found.baseline, *found.variants))
     _gains(above.subplots(1, 2, sharey=True), found, lengths, style)
-    grid = below.subplots(2, len(settings), sharey="row", squeeze=False)
+    grid = below.subplots(2, len(settings), sharey="row") if len(settings) > 1 else below.subplots(1, 2).reshape(2, 1)
     for column, setting in enumerate(settings):
         _best_of(grid[0, column], found, setting, style)
         _by_length(grid[1, column], found, setting, style)
-    what = {"new": "mean over longer lengths than trained, if any", "all": "mean over all lengths"}[lengths]
+    what = {"new": "mean over longer lengths\nthan trained, if any", "all": "mean over all lengths"}[lengths]
     grid[0, 0].set_ylabel(f"expected best {found.metric.label}\n({what})", fontsize=8)
     grid[1, 0].set_ylabel(f"median gain in {found.metric.label}\n(above 0: better)", fontsize=8)
     handles, labels = grid[0, 0].get_legend_handles_labels()
@@ -153,25 +154,31 @@ def _band(axes: Axes, x: list[int], intervals: Sequence[Interval], style: dict[s
 
 @our_style()
 def draw_remedies(comparisons: Sequence[Comparison]) -> Figure:
-    """Which remedy helps on which task, one column per setting. Top: gain of the best tenth, with the line from which
-    it counts as solved. Bottom: median of the paired gains."""
-    panels = [(found, setting) for found in comparisons for setting in found.settings]
-    tallest = max(len(found.variants) for found in comparisons)
-    size = (max(10.0, 1.5 + 3.0 * len(panels)), max(6.5, 3.0 + 0.42 * tallest))  # room for the legend, too
-    figure = Figure(figsize=size, layout="constrained", dpi=150)
-    grid = figure.subplots(2, len(panels), squeeze=False)
-    for column, (found, setting) in enumerate(panels):
-        for axes, name in zip(grid[:, column], ("best", "median"), strict=True):
-            _remedies(axes, found, setting, name)
+    """Which remedy helps on which task. Tasks are below each other, and have one column per setting: above, the gain of
+    the best tenth, with the line from which it counts as solved; below it, the median of the paired gains. They are
+    side by side where a task has one setting."""
+    heights = [(1.0 + 0.17 * len(found.variants)) * (2 if len(found.settings) > 1 else 1) for found in comparisons]
+    widest = max(len(found.settings) for found in comparisons)
+    figure = Figure(figsize=(max(8.3, 1.2 + 2.3 * widest), 1.4 + sum(heights)), layout="constrained", dpi=150)
+    parts = figure.subfigures(len(comparisons), 1, height_ratios=heights, squeeze=False)
+    for part, found in zip(parts.flat, comparisons, strict=True):
+        columns = len(found.settings)
+        grid = part.subplots(2 if columns > 1 else 1, max(2, columns), sharey=True).reshape(2, columns)
+        for setting, pair in zip(found.settings, grid.T, strict=True):
+            for axes, name in zip(pair, ("best", "median"), strict=True):
+                _remedies(axes, found, setting, name)
+                if name == "best" or columns == 1:
+                    axes.set_title(_heading(found, setting), fontsize=9, fontweight="bold")
+        grid[0, 0].set_yticks(range(len(found.variants)), found.variants)
     placements = dict.fromkeys(name.split("+")[0] for found in comparisons for name in found.variants)
     _remedies_legend(figure, [*placements])
     models = [m for found in comparisons for m in found.models]
     each, diverged = sorted({m.models for m in models}), sum(m.diverged for m in models)
     figure.suptitle(
-        "Which remedy helps on which task: gain over the model without it, paired by draw, on lengths longer than "
-        f"trained\n(training weights at the best checkpoint; 95% intervals over draws; {'-'.join(map(str, each))} "
-        f"models per variant, {diverged} of {sum(m.models for m in models):,} diverged)",
-        fontsize=10,
+        "Which remedy helps on which task: gain over the model without it, paired by draw,\n"
+        "on lengths longer than trained (training weights at the best checkpoint; 95% intervals over draws;\n"
+        f"{', '.join(map(str, each))} models per variant, {diverged} of {sum(m.models for m in models):,} diverged)",
+        fontsize=9.5,
     )
     return figure
 
@@ -186,12 +193,9 @@ def _remedies(axes: Axes, found: Comparison, setting: str, name: str) -> None:
         away = next(abs(m.best - perfect) for m in models if m.variant == found.baseline)
         if away > THRESHOLD:
             axes.axvline(away - THRESHOLD, color="black", linewidth=1.1, linestyle="--")
-        axes.set_title(_heading(found, setting), fontsize=10, fontweight="bold")
     axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel(f"{GAINS[name]} in {found.metric.label}\n(right of 0: better than {found.baseline})", fontsize=8)
-    names = found.variants if setting == found.settings[0] else [""] * len(found.variants)
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.tick_params(axis="x", labelsize=7.5)
+    axes.tick_params(labelsize=7.5)
 
 
 def _heading(found: Comparison, setting: str) -> str:
@@ -219,4 +223,4 @@ def _remedies_legend(figure: Figure, placements: Sequence[str]) -> None:
     solved = f"from about here on the best tenth is within {THRESHOLD:g} of a perfect score"
     handles.append(Patch(facecolor=GRAY, label=band))
     handles.append(Line2D([], [], color="black", linewidth=1.1, linestyle="--", label=solved))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from resharpen.analysis.scores import check_reported, reported_metrics, scored_lengths, scores, task_of
 from resharpen.errors import unknown
 from resharpen.experiments.keeping.opening import RunOrReference
-from resharpen.experiments.specs.spec import Setting
+from resharpen.experiments.specs.spec import Setting, labels
 from resharpen.lazy import pl
 from resharpen.state import SELECTIONS
 from resharpen.tasks import Metric
 from resharpen.views.palette import variant_colors
 from resharpen.views.style import our_style, picture
 from resharpen.views.violins import (
-    SMALLEST,
     Look,
     counted,
+    draw_guess,
     finish_panel,
     fit_values,
+    label_below,
+    label_left,
     legend,
+    name_size,
     shade,
     so_far,
     split_violins,
@@ -37,9 +41,10 @@ CHECKPOINTS = {
     "best-trained": "at its best checkpoint on trained lengths",
     "last": "at its last checkpoint",
 }
-MOST_COLUMNS = 4
 MANY_LENGTHS = 12
 """With more lengths than this, panels are wide and stacked."""
+LABELS = 0.9
+"""Inches beside the panels of a row, for the labels of the axis."""
 TICKS_PER_INCH = 4
 """Most labels of an axis of lengths."""
 MARK_STYLES = (
@@ -47,6 +52,9 @@ MARK_STYLES = (
     {"color": "black", "linewidth": 0.9, "linestyle": "--"},
 )
 """Line styles of the lengths that a task marks, in order; both are visible if they coincide."""
+
+
+T = TypeVar("T")
 
 
 class Figures(dict[str, "Figure"]):
@@ -100,38 +108,44 @@ def _by_train_length(run: RunOrReference, table: pl.DataFrame, caption: str, sho
     tasks = list(dict.fromkeys(setting.task for setting in run.experiment.settings if setting.name in there))
     variants = [name for name in run.experiment.variants if name in set(table["variant"])]
     colors = variant_colors(run.experiment.variants)
-    panels = [(task, variant) for task in tasks for variant in variants]
-    columns = min(MOST_COLUMNS, len(variants))
-    rows = -(-len(panels) // columns)
-    figure = look.figure((0.9 + 3.1 * columns, 1.15 + 2.75 * rows), rows)
+    columns, metric = look.columns(len(variants)), tasks[0].metrics[shown]
+    rows = len(tasks) * -(-len(variants) // columns)
+    figure = look.figure((LABELS + 3.1 * columns, 1.15 + 2.75 * rows), rows)
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    metric = tasks[0].metrics[shown]
-    for axes in grid.flat[len(panels) :]:
-        axes.axis("off")
-    for number, (axes, (task, variant)) in enumerate(zip(grid.flat, panels, strict=False)):
+    panels = _placed(grid, tasks, variants)
+    kind = tasks[0].title.split(",")[0]
+    names = {
+        (task, variant): f"{variant}, {task.title.removeprefix(f'{kind}, ')}" if len(tasks) > 1 else variant
+        for task, variant in panels
+    }
+    size = name_size([*names.values()], (figure.get_figwidth() - LABELS) / columns)
+    for (task, variant), axes in panels.items():
         settings = [setting.name for setting in run.experiment.settings if setting.task == task]
         of_panel = table.filter(table["setting"].is_in(settings), variant=variant)
         lengths = sorted(of_panel["train_length"].unique())
         split_violins(axes, of_panel, {s: s for s in lengths}, "train_length", "score", metric, colors[variant])
-        if metric.guess is not None:
-            axes.axhline(metric.guess, color="gray", linewidth=0.8, linestyle=":", zorder=0)
-            at = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}
-            axes.text(0.99, metric.guess + 0.005, "uniform guess", fontsize=SMALLEST, **at)
+        draw_guess(axes, metric.guess, "uniform\nguess" if axes in grid[:, -1] else "")
         axes.set_xticks(lengths)
         axes.margins(x=0.03)
-        name = f"{variant}, {task.title}" if len(tasks) > 1 else variant
-        finish_panel(axes, name, of_panel.is_empty())
-        if number % columns == 0:
-            axes.set_ylabel(f"mean {metric.label} over all lengths", fontsize=8.5)
-        if number + columns >= len(panels):
-            axes.set_xlabel(f"training length s ({task.unit})", fontsize=8.5)
-        axes.tick_params(labelsize=8)
-    fit_values([*grid.flat][: len(panels)], 0.0 if metric.lower_is_better else None)
+        finish_panel(axes, names[task, variant], size, of_panel.is_empty())
+    label_below(grid[-1], f"training length s ({tasks[0].unit})")
+    label_left(grid[:, 0], f"mean {metric.label} over all lengths")
+    fit_values([*panels.values()], 0.0 if metric.lower_is_better else None)
     legend(figure, [colors[variant] for variant in variants], metric.best_quantile)
-    names = tasks[0].title if len(tasks) == 1 else tasks[0].title.split(",")[0]
     counts = counted(table.filter(weights="train"), "score")
-    look.entitle(figure, f"{names}: {caption}", f"({run.experiment.steps:,} steps; {counts}{so_far(run)})")
+    title = tasks[0].title if len(tasks) == 1 else kind
+    look.entitle(figure, f"{title}: {caption}", f"({run.experiment.steps:,} steps; {counts}{so_far(run)})")
     return figure
+
+
+def _placed(grid: np.ndarray, groups: Sequence[T], variants: Sequence[str]) -> dict[tuple[T, str], Axes]:
+    """The panel of each variant of each group; the rows of a group are below those of the one before."""
+    blocks = zip(groups, np.split(grid, len(groups)), strict=True)
+    panels = {(group, name): axes for group, block in blocks for name, axes in zip(variants, block.flat, strict=False)}
+    for axes in grid.flat:
+        if axes not in panels.values():
+            axes.axis("off")
+    return panels
 
 
 def _by_length(run: RunOrReference, table: pl.DataFrame, title: str, look: Look) -> Figure:
@@ -144,37 +158,37 @@ def _by_length(run: RunOrReference, table: pl.DataFrame, title: str, look: Look)
     settings = [setting for setting in run.experiment.settings if setting.name in set(table["setting"])]
     shown = {setting.name: sorted(table.filter(setting=setting.name)["length"].unique()) for setting in settings}
     many = max(map(len, shown.values())) > MANY_LENGTHS
-    rows, columns = (len(variants), len(settings)) if many else (len(settings), len(variants))
+    columns = len(settings) if many else look.columns(len(variants))
+    rows = len(variants) if many else len(settings) * -(-len(variants) // columns)
     width, height = (6.6, 1.9) if many else (3.3, 3.0 if rows == 1 else 2.3)
-    figure = look.figure((0.9 + width * columns, 0.9 + height * rows), rows)
+    figure = look.figure((LABELS + width * columns, 0.9 + height * rows), rows)
     grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
-    for i, setting in enumerate(settings):
+    panels = _placed(grid.T if many else grid, settings, variants)
+    told = labels(settings)
+    names = [variant if len(settings) == 1 else f"{told[setting.name]}, {variant}" for setting, variant in panels]
+    inches = (figure.get_figwidth() - LABELS) / columns
+    for name, ((setting, variant), axes) in zip(names, panels.items(), strict=True):
         described, lengths = setting.task.metrics[metric], shown[setting.name]
-        every = -(-len(lengths) // int(TICKS_PER_INCH * figure.get_figwidth() / columns))
-        for j, variant in enumerate(variants):
-            row, column = (j, i) if many else (i, j)
-            axes = grid[row, column]
-            of_panel = table.filter(setting=setting.name, variant=variant)
-            places = {n: x for x, n in enumerate(lengths)}
-            split_violins(axes, of_panel, places, "length", "value", described, colors[variant])
-            axes.set_xlim(-0.6, len(lengths) - 0.4)
-            axes.tick_params(labelsize=8)
-            axes.set_xticks(range(0, len(lengths), every), [f"{n:,}" for n in lengths[::every]], rotation=45)
-            name = variant if len(settings) == 1 else f"{setting.task.title}, {variant}"
-            finish_panel(axes, name, of_panel.is_empty())
-            _background(axes, setting, described, lengths)
-            if row == rows - 1:
-                end = ", to the end of a bin" if described.bin else ""
-                axes.set_xlabel(f"input length ({setting.task.unit}{end})", fontsize=8.5)
-            else:
-                axes.tick_params(labelbottom=not many)  # panels above each other have the same lengths
-    fit_values([*grid.flat])
-    names = [setting.task.metrics[metric].label for setting in settings]
-    if len(set(names)) == 1:
-        figure.supylabel(names[0], fontsize=8.5)
-    for i, name in enumerate(names if len(set(names)) > 1 else ()):  # once per task, at the middle of its panels
-        axes = grid[rows // 2, i] if many else grid[i, 0]
-        axes.set_ylabel(name, fontsize=8.5)
+        of_panel = table.filter(setting=setting.name, variant=variant)
+        places = {n: x for x, n in enumerate(lengths)}
+        split_violins(axes, of_panel, places, "length", "value", described, colors[variant])
+        every = -(-len(lengths) // int(TICKS_PER_INCH * inches))
+        axes.set_xticks(range(0, len(lengths), every), [f"{n:,}" for n in lengths[::every]], rotation=45)
+        axes.set_xlim(-0.6, len(lengths) - 0.4)
+        draw_guess(axes, described.guess, "guess" if axes in grid[:, -1] else "")
+        _background(axes, setting, described, lengths)
+        finish_panel(axes, name, name_size(names, inches), of_panel.is_empty())
+        if many and axes not in grid[-1]:
+            axes.tick_params(labelbottom=False)  # panels above each other have the same lengths
+    fit_values([*panels.values()])
+    end = ", to the end of a bin" if settings[0].task.metrics[metric].bin else ""
+    label_below(grid[-1], f"input length ({settings[0].task.unit}{end})")
+    measured = [setting.task.metrics[metric].label for setting in settings]
+    if len(set(measured)) == 1:
+        label_left(grid[:, 0], measured[0])
+    else:
+        for label, block in zip(measured, np.split(grid.T if many else grid, len(settings)), strict=True):
+            label_left(block[0] if many else block[:, 0], label)
     marks = zip(settings[0].task.marks(settings[0].train_length), MARK_STYLES, strict=False)
     handles = [Line2D([], [], label=what, **style) for what, style in marks]
     legend(figure, [colors[name] for name in variants], settings[0].task.metrics[metric].best_quantile, handles)
@@ -193,12 +207,8 @@ def _by_length(run: RunOrReference, table: pl.DataFrame, title: str, look: Look)
 
 
 def _background(axes: Axes, setting: Setting, metric: Metric, lengths: list[int]) -> None:
-    """Trained lengths, the score of a guess, and the lengths that the task marks."""
+    """Trained lengths, and the lengths that the task marks."""
     shade(axes, sum(length <= setting.train_length for length in lengths) - 0.5)
-    if metric.guess is not None:
-        axes.axhline(metric.guess, color="gray", linewidth=0.8, zorder=0)
-        right = axes.get_yaxis_transform()
-        axes.text(1.003, metric.guess, "guess", transform=right, ha="left", va="center", fontsize=SMALLEST)
     centers = np.array(lengths) - (metric.bin or 0) / 2  # the violin of a bin is at its center
     for style, length in zip(MARK_STYLES, setting.task.marks(setting.train_length).values(), strict=False):
         axes.axvline(float(np.interp(length, centers, range(len(lengths)))), zorder=1, **style)

@@ -26,9 +26,14 @@ SMALLEST = 7.0
 HIDDEN_SHARE, HIDING_GAIN = 0.02, 0.2
 """At most this share of values is cut off at either end, and only if they would take this share of the axis."""
 CHARACTERS_PER_INCH = 13
-"""Font size of a title."""
+"""Length of a line of a title."""
 ENTRY_INCHES = 2.5
 """Width of an entry of the legend."""
+MOST_COLUMNS, NARROWEST = 4, 1.6
+"""Of a grid of panels; inches."""
+NAME_SIZE, BOLD_WIDTH = 10.0, 0.72
+"""Points of the name of a panel where there is room; mean width of a bold letter relative to its height."""
+LABEL_SIZE = 8.5
 POINTS = 100
 """Points at which a density is computed, evenly spaced from the smallest value to the largest."""
 LONG_TICK, SHORT_TICK = 0.40, 0.22
@@ -69,6 +74,15 @@ class Look:
 
     width: float | None = None
     title: bool = True
+
+    def columns(self, panels: int) -> int:
+        """Of a grid of so many panels, whose rows are filled evenly.
+
+        >>> Look().columns(7), Look().columns(6), Look(width=3.3).columns(4)
+        (4, 3, 2)
+        """
+        most = MOST_COLUMNS if self.width is None else max(1, min(MOST_COLUMNS, int(self.width / NARROWEST)))
+        return -(-panels // -(-panels // most))
 
     def figure(self, natural: tuple[float, float], rows: int) -> Figure:
         """A figure of this width, with approximately the proportions of the natural size."""
@@ -133,12 +147,37 @@ def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str
         axes.plot([x, x + direction * width], [at, at], color="black", linewidth=0.9, solid_capstyle="butt")
 
 
-def finish_panel(axes: Axes, name: str, empty: bool) -> None:
+def name_size(names: Sequence[str], inches: float) -> float:
+    """Points at which the longest name of a panel of this width fits, if that is not too small to read."""
+    return min(NAME_SIZE, max(SMALLEST, 72 * inches / (BOLD_WIDTH * max(map(len, names)))))
+
+
+def finish_panel(axes: Axes, name: str, size: float, empty: bool) -> None:
     """Add the name of a panel, and a note if it is empty."""
-    axes.set_title(name, fontsize=10, fontweight="bold")
+    axes.set_title(name, fontsize=size, fontweight="bold")
     if empty:
         axes.text(0.5, 0.5, "no models yet", transform=axes.transAxes, ha="center", fontsize=8)
+    axes.tick_params(labelsize=8)
     plain_panel(axes, "y")
+
+
+def label_below(bottom: NDArray[Any], text: str) -> None:
+    """One label for the x axes of a row of panels, in its middle: of its own each would be wider than a panel."""
+    shown = [axes for axes in bottom if axes.axison]
+    shown[(len(shown) - 1) // 2].set_xlabel(text, fontsize=LABEL_SIZE, x=0.5 if len(shown) % 2 else 1.0)
+
+
+def label_left(column: NDArray[Any], text: str) -> None:
+    """One label for the y axes of a column of panels, in its middle."""
+    column[len(column) // 2].set_ylabel(text, fontsize=LABEL_SIZE, y=0.5 if len(column) % 2 else 1.15)
+
+
+def draw_guess(axes: Axes, guess: float | None, name: str) -> None:
+    """A line at the score of a guess, named on the right, outside of the panel."""
+    if guess is not None:
+        axes.axhline(guess, color="gray", linewidth=0.8, linestyle=":", zorder=0)
+        at = {"transform": axes.get_yaxis_transform(), "ha": "left", "va": "center"}
+        axes.text(1.01, guess, name, fontsize=SMALLEST, **at)
 
 
 def counted(models: pl.DataFrame, value: str) -> str:
@@ -164,12 +203,13 @@ def fit_values(panels: Sequence[Axes], low: float | None = None) -> None:
     margin = 0.03 * max(top - bottom, 1e-3)
     limits = (min(bottom, low) if low is not None else bottom) - margin, top + margin
     panels[0].set_ylim(*limits)  # of all: the axis is shared
-    at: dict[str, Any] = {"fontsize": SMALLEST, "ha": "right"}
+    behind = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 1}
+    at: dict[str, Any] = {"fontsize": SMALLEST, "ha": "center", "bbox": behind}
     for axes, of_panel in zip(panels, values, strict=True):
         if below := int((of_panel < limits[0]).sum()):
-            axes.text(0.99, 0.01, f"{below} below", transform=axes.transAxes, va="bottom", **at)
+            axes.text(0.5, 0.04, f"{below} below", transform=axes.transAxes, va="bottom", **at)
         if above := int((of_panel > limits[1]).sum()):
-            axes.text(0.99, 0.99, f"{above} above", transform=axes.transAxes, va="top", **at)
+            axes.text(0.5, 0.99, f"{above} above", transform=axes.transAxes, va="top", **at)
 
 
 def _end(ascending: NDArray[np.float64]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections import Counter
 from typing import Any
 
 from resharpen.analysis.scores import not_recorded, task_of
@@ -59,11 +60,10 @@ def about(run: RunOrReference) -> dict[str, Any]:
     }
     if missing := not_recorded(run):
         facts[NOT_RECORDED] = ", ".join(name.replace("_", " ") for name in missing)
-    origins = [{"shards": f"{count:,}", **_origin(provenance)} for count, provenance in made]
-    facts |= _origin(made[0][1]) if len(made) == 1 else {}
+    same, origins = _origins(made)
     return {
-        "facts": facts,
-        "origins": origins if len(origins) > 1 else [],
+        "facts": facts | same,
+        "origins": origins,
         "time": time,
         "command": command(run),
         "continue": None if done == shards or isinstance(run, Reference) else run.command,
@@ -72,15 +72,32 @@ def about(run: RunOrReference) -> dict[str, Any]:
     }
 
 
+def _origins(made: list[tuple[int, dict[str, Any]]]) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """What all shards have in common, and one row per machine, versions and commit where they differ."""
+    origins: dict[tuple[str, ...], dict[str, str]] = {}
+    shards: Counter[tuple[str, ...]] = Counter()
+    for count, provenance in sorted(made, key=lambda each: each[1]["started"]):
+        origin = _origin(provenance)
+        where = tuple(value for name, value in origin.items() if name != "started")
+        origins.setdefault(where, origin)
+        shards[where] += count
+    first, *others = origins.values()
+    same = {name: value for name, value in first.items() if all(other[name] == value for other in others)}
+    rows = [
+        {"shards": f"{shards[where]:,}"} | {k: v for k, v in o.items() if k not in same} for where, o in origins.items()
+    ]
+    return same, rows if others else []
+
+
 def _origin(provenance: dict[str, Any]) -> dict[str, str]:
     """When and where a run was started; older runs record less."""
     versions = (provenance.get("versions") or {}).items()
     cores = f"{provenance.get('cores') or 'an unknown number of'} cores"
     return {
-        "started": provenance["started"],
+        "started": provenance["started"].replace("T", " ")[:16],
         "machine": ", ".join(x for x in (provenance["cpu"], cores, provenance.get("platform")) if x),
         "versions": ", ".join(f"{name} {version}" for name, version in versions) or NOT_RECORDED,
-        "git": provenance.get("git") or "not a checkout",
+        "git": re.sub(r"\b([0-9a-f]{12})[0-9a-f]{28}\b", r"\1", provenance.get("git") or "not a checkout"),
     }
 
 

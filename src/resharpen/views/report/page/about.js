@@ -53,7 +53,7 @@ function drawAbout() {
   if (about.origins.length) {
     const heads = Object.keys(about.origins[0]),
       rows = about.origins.map((origin) => heads.map((name) => origin[name]));
-    box.append(el("h3", {}, "Made in several runs"), table(heads, rows, heads.length));
+    box.append(el("h3", {}, "Machines and versions"), table(heads, rows, heads.length));
   }
   if (insideSaid) box.append(el("p", { className: "note" }, insideSaid));
   const spec = el("pre", {}, JSON.stringify(about.spec, null, 1));

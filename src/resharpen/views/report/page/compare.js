@@ -70,7 +70,7 @@ function drawBestOf() {
   if (hover) box.append(el("p", { className: "note" }, "Point at a line to see its band."));
   const bands = curves.map((curve) => bandOf(run, curve, !hover)),
     traces = curves.map((curve) => curveOf(run, curve));
-  const [low, high] = extent(traces.flatMap(({ y }) => y)),
+  const [low, high] = extent([...bands, ...traces].flatMap(({ y }) => y)),
     height = Math.max(340, 60 + 15 * curves.length),
     ends = traces.map(({ y, variant }) => ({ y: y.at(-1), text: variant }));
   const plot = chart(
