@@ -37,6 +37,12 @@ def make_engine(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
     return TorchEngine(problem, ensemble)
 
 
+def make_reader(name: str, problem: Problem, ensemble: Ensemble) -> Engine:
+    """An engine to measure trained weights with: torch if the native kernel does not support the parts."""
+    native = name == "native" and not why_not_native(problem, training=False)
+    return make_engine("native" if native else "torch", problem, ensemble)
+
+
 def on_task(engine: Engine, task: Task) -> Engine:
     """The same engine, to measure on another task with the same vocabulary."""
     if task is engine.problem.task:

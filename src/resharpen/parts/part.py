@@ -96,7 +96,7 @@ class Norm(Part):
 @dataclass(frozen=True, eq=False)
 class Attention(Part):
     trains: bool = True
-    """Whether models can be trained with it; otherwise it only applies to trained models."""
+    """Whether models are trained with it; otherwise they are trained with softmax and only scored with it."""
     orders: bool = False
     """Whether it encodes the order of the keys itself: it needs ordered inputs and no further positions."""
     reads_order: bool = False

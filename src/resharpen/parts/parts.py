@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from resharpen.optim.hyperparameters import Row
 from resharpen.parts.attention.softmax import softmax
@@ -30,6 +30,11 @@ class Parts:
     """The current training step; None when a model is scored."""
     longest: int | None = None
     """Tokens of the longest input of the task, trained on or scored; None if the task does not define it."""
+
+    @property
+    def in_training(self) -> Parts:
+        """What models train with: softmax in place of an attention that is only to read trained models with."""
+        return self if self.attention.trains else replace(self, attention=softmax)
 
     def norm_of(self, site: str) -> Norm:
         return dict(self.norm_at).get(site, self.norm)

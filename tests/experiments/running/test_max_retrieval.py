@@ -3,7 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
+from helpers import assert_same
 
 import resharpen as rs
 from resharpen.analysis.claims.max_retrieval import max_retrieval_claims
@@ -50,7 +52,6 @@ def test_a_spec_says_what_the_paper_does():
         ({"variants": ["peri-init"]}, "a retriever has no placement 'peri-init'; none, pre, post, peri fit"),
         ({"variants": ["mine"], "variant": {"mine": {"placement": {"residual": True}}}}, "none, pre, post, peri"),
         ({"variants": ["none+log"]}, "unknown variant 'log': did you mean 'log-n'"),
-        ({"variants": ["none+adaptive-temperature"]}, "adaptive-temperature is only for rescoring trained models"),
         ({"variants": ["minimal"]}, "the model 'minimal' reads tokens, max gives items"),
         ({"task": {"kind": "max-retrieval", "train_lengths": [4]}}, "5 to s items"),
         ({"task": {"kind": "max-retrieval", "v": 9}}, "unknown key in .task. 'v'"),
@@ -137,6 +138,32 @@ def test_reading_with_a_remedy(small, tmp_path, engine):
     assert (b >= a - 1e-6).all()
     assert (b > a).any()
     assert set(rs.draw(store, attention="adaptive-temperature")) == {"figure", "entropy", "largest-weight"}
+
+
+@pytest.mark.parametrize("engine", ["torch", "native"])
+def test_adaptive_temperature_trains_as_softmax_and_scores_as_rescored(small, tmp_path, engine):
+    spec = replace(small, variants=["none", "none+adaptive-temperature"], engine=engine)
+    store = run(spec, tmp_path / "r", workers=1)
+    softmax, adaptive = store.done()
+    assert (softmax.variant, adaptive.variant) == tuple(spec.variants)
+    assert_same(store.weights(softmax), store.weights(adaptive))
+    curves = [store.table("curves").filter(pl.col("model").is_in(of.model_ids)) for of in (softmax, adaptive)]
+    assert curves[0].drop("model").equals(curves[1].drop("model"))  # checkpoints are chosen by softmax
+    keys = ["draw", "weights", "length", "metric"]
+    read = rescore(store, "adaptive-temperature").with_columns(draw=pl.col("model").str.extract(r"(\d+)$"))
+    lengths = store.table("lengths").filter(selection="best").with_columns(draw=pl.col("model").str.extract(r"(\d+)$"))
+    again, own = (x.filter(pl.col("model").is_in(of.model_ids)) for x, of in ((read, softmax), (lengths, adaptive)))
+    assert again.sort(keys)["value"].equals(own.sort(keys)["value"])
+    before = lengths.filter(pl.col("model").is_in(softmax.model_ids), metric="largest_weight").sort(keys)["value"]
+    assert (own.filter(metric="largest_weight").sort(keys)["value"] > before).any()
+
+
+def test_an_attention_to_score_with_learns_nothing(small, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        OWN.replace("@rs.attention()", "@rs.attention(trains=False, a=rs.learned(start=1.0))")
+    )
+    with pytest.raises(UserError, match="mine has a, and no model trains with it"):
+        replace(small, variants=[f"none+{tmp_path}/mine.py:mine"])
 
 
 def test_reading_with_a_name_that_is_none(small, tmp_path):

@@ -206,8 +206,6 @@ EVERY = [
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_parts_that_are_built_in_pass(kind, name):
-    if not getattr(CATALOGS[kind][name], "trains", True):
-        pytest.skip("to read trained models with")
     setting = Setting(SetComplement(20), 3, Transformer(20, layers=2, d=8, heads=2, d_mlp=8))  # longer than a window
     experiment = Experiment(
         "x", (setting,), {"x": parse_sum(f"peri+{name}" if kind == "norm" else name)}, 2, 2, engine="torch"

@@ -144,7 +144,6 @@ def test_bad_sums(text, message):
 @pytest.mark.parametrize(
     ("spec", "text", "message"),
     [
-        (sct, "pre+adaptive-temperature", "variant 'pre[+]adaptive-temperature': adaptive-temperature is only for"),
         (sct, "retriever", "the model 'retriever' reads items, but sct-v4 has tokens"),
         (dyck, "minimal+rope", "variant 'minimal[+]pre[+]rope': rope rotates pairs of features, but d_k = 1 is odd"),
     ],

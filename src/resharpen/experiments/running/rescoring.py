@@ -9,12 +9,11 @@ from dataclasses import replace
 import numpy as np
 
 from resharpen import objects, own
-from resharpen.engines.base import Engine
-from resharpen.engines.choose import make_engine, measure_all, on_task, why_not_native
+from resharpen.engines.choose import make_reader, measure_all, on_task
 from resharpen.errors import UserError, unknown
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.tables import lengths_table
-from resharpen.experiments.specs.spec import Experiment, Shard
+from resharpen.experiments.specs.spec import Shard
 from resharpen.experiments.specs.variant import Variant
 from resharpen.lazy import pl
 from resharpen.models.model import Misfit
@@ -90,7 +89,8 @@ def _rescore_shard(
 ) -> pl.DataFrame:
     experiment, kept = run.experiment, run.weights(shard)
     task = shard.setting.task.tested(test)
-    engine = on_task(_reader(experiment, shard, parts), task)
+    problem, name = replace(experiment.problem(shard), parts=parts), str(experiment.variants[shard.variant].engine)
+    engine = on_task(make_reader(name, problem, experiment.ensemble(shard)), task)
     report = task.validation(experiment.seed, "report")
     reported = {}
     for slot in (f"{weights}.{selection}" for weights in which):
@@ -100,10 +100,3 @@ def _rescore_shard(
         for metric, (length_S, value_MxS, n_S) in task.by_length(measured, report).items():
             reported[slot, metric] = length_S, np.where(kept_M[:, None], value_MxS, np.nan), n_S
     return lengths_table(shard, reported, test=test)
-
-
-def _reader(experiment: Experiment, shard: Shard, parts: Parts) -> Engine:
-    """An engine with the other attention: native if the run is and the kernel supports it."""
-    variant, problem = experiment.variants[shard.variant], replace(experiment.problem(shard), parts=parts)
-    native = variant.engine == "native" and not why_not_native(problem, training=False)
-    return make_engine("native" if native else "torch", problem, experiment.ensemble(shard))

@@ -11,13 +11,13 @@ import hashlib
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from resharpen.engines.base import Engine, weights_of
-from resharpen.engines.choose import make_engine, measure_all, on_task
+from resharpen.engines.choose import make_engine, make_reader, measure_all, on_task
 from resharpen.errors import UserError
 from resharpen.experiments.keeping import files
 from resharpen.experiments.keeping.checks import check_arrays, check_state
@@ -252,7 +252,8 @@ class Trainer:
 
     def _finish(self, engine: Engine, kept: Kept) -> None:
         """Score the stored weights on the report set and on the further tests, and write the results."""
-        lengths = [self._reported(engine, kept, test) for test in ("", *self._task.tests)]
+        reader = self._reader(engine)
+        lengths = [self._reported(reader, kept, test) for test in ("", *self._task.tests)]
         tables = {
             "models": models_table(
                 self._experiment, self._shard, engine.ensemble.hyperparameters, engine.diverged_at, kept.step
@@ -268,6 +269,13 @@ class Trainer:
         if same_rates(problem, engine.ensemble.hyperparameters, 2 * problem.steps, problem.steps):
             self._files.save(self._state(engine, kept), FINAL)
         self._files.finish(tables, kept.weights, facts)
+
+    def _reader(self, engine: Engine) -> Engine:
+        """What scores the kept weights: another engine if the attention is one to read trained models with."""
+        parts = self._shard.setting.parts_of(self._experiment.variants[self._shard.variant])
+        if parts.attention.trains:
+            return engine
+        return make_reader(self._engine, replace(engine.problem, parts=parts), engine.ensemble)
 
     def _reported(self, engine: Engine, kept: Kept, test: str) -> pl.DataFrame:
         """Rows of `lengths` on one test distribution."""

@@ -70,6 +70,7 @@ def try_variant(experiment: Experiment, shard: Shard, variant: Variant) -> None:
     """UserError if the logits of a variant depend on anything but the tokens so far, or if it does not use a part."""
     first = replace(shard, count=min(MODELS, experiment.models))
     problem = replace(experiment.problem(first), batch=SEQUENCES, device="cpu", steps=max(2, experiment.steps))
+    problem = replace(problem, parts=shard.setting.parts_of(variant))  # also what is only scored with
     before, failed = guard.arithmetic(), None
     try:
         trial = _Trial(problem, experiment.ensemble(first))

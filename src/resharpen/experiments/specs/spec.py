@@ -381,8 +381,10 @@ class Experiment:
                     raise UserError(f"variant '{name}': {error}") from error
                 if model.is_module:
                     check_own_module(setting.task, model, self.seed, setting.train_length)
-                if not parts.attention.trains:
-                    raise UserError(f"variant '{name}': {parts.attention.name} is only for rescoring trained models")
+                read, learned = parts.attention, {**parts.attention.parameters, **parts.attention.hyperparameters}
+                if not read.trains and (learned or read.output):
+                    what = f"has {', '.join(learned)}" if learned else "acts on the output of the heads"
+                    raise UserError(f"variant '{name}': {read.name} {what}, and no model trains with it")
             find_optimizer(variant.optimizer)
             if variant.engine not in (None, "torch", "native"):
                 raise unknown(f"engine of variant '{name}'", str(variant.engine), ENGINES[1:])
@@ -447,12 +449,13 @@ class Experiment:
         return {GROUP: full, rest: 1} if rest else {GROUP: full}
 
     def problem(self, shard: Shard) -> Problem:
+        """What the models of a shard train on."""
         variant = self.variants[shard.variant]
         assert self.batch is not None
         return Problem(
             task=shard.setting.task,
             model=shard.setting.model_of(variant),
-            parts=shard.setting.parts_of(variant),
+            parts=shard.setting.parts_of(variant).in_training,
             train_length=shard.setting.train_length,
             batch=self.batch,
             steps=self.steps,

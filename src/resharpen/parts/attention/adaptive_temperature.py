@@ -1,4 +1,4 @@
-"""softmax(beta(H) e) with H the entropy of softmax(e), applied to trained models only (Velickovic et al., 2024).
+"""softmax(beta(H) e) with H the entropy of softmax(e); models train with softmax (Velickovic et al., 2025).
 
 beta is their polynomial in the entropy in nats where that is above 0.5, and never below 1: attention only gets sharper.
 """
