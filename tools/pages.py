@@ -2,7 +2,8 @@
 
 The text between `<!-- NAME -->` and `<!-- end -->` of a page is generated here, never edited by hand. NAME is `claims`,
 the name of a reference for a table of its results, or `tasks` or `positions` for one of these studies, from the tables
-that `resharpen run tasks` and `resharpen run positions` save. `docs/findings.md` is generated as a whole.
+that `resharpen run tasks` and `resharpen run positions` save; `anchors` and `anchors-finding` compare published numbers
+with references. `docs/findings.md` is generated as a whole.
 With --check nothing is written, and the exit code is 1 if a page is not up to date.
 """
 
@@ -10,21 +11,26 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import cache
 from math import isinf
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 import resharpen as rs
+from resharpen.analysis.anchors import Compared, compared, finding
 from resharpen.analysis.claims.finding import Claim, Finding
 from resharpen.analysis.claims.positions import BASE, SPLIT, losses, positions_claims
 from resharpen.analysis.claims.sensitivity import LEGEND, READINGS, Sensitivity, cell, estimates, sensitivity
 from resharpen.analysis.dispersion import gains_from
+from resharpen.analysis.published import SOURCES
 from resharpen.analysis.samples import MEDIAN
 from resharpen.analysis.scores import scored_lengths, worst_values
 from resharpen.analysis.statistics import Interval, quantile, quantile_interval
 from resharpen.analysis.verdict import MARGIN
-from resharpen.experiments.keeping.reference import Reference
+from resharpen.experiments.keeping.reference import Reference, references
+from resharpen.views.anchors import section
 
 DOCS = Path(__file__).parent.parent / "docs"
 CLAIMS = (*(f"fig{n}-overnight" for n in (1, 5, 2, 3)), "fig6-7-overnight", "fig4-overnight")
@@ -61,6 +67,7 @@ def main(*options: str) -> int:
 def _filled(place: re.Match[str]) -> str:
     name = place[1]
     tables = {"claims": claims_table, "tasks": tasks_table, "positions": positions_table}
+    tables |= {"anchors": anchors, "anchors-finding": anchors_finding}
     numbers = tables[name]() if name in tables else results_table(rs.reference(name))
     return f"<!-- {name} -->\n\n{numbers}\n\n<!-- end -->"
 
@@ -117,6 +124,42 @@ def _gain(interval: Interval) -> str:
 
 def read_study(name: str) -> pl.DataFrame:
     return pl.read_csv(STUDIES / f"{name}.csv")
+
+
+@cache
+def published() -> dict[str, tuple[Reference, list[Compared]]]:
+    """Name of a reference -> it and its draws beside published numbers; those that there are."""
+    there = references()
+    names = [f"{name}-{source.scale}" for source in SOURCES for name in source.runs]
+    runs = [(name, rs.reference(name)) for name in names if name in there]
+    return {name: (run, compared(run)) for name, run in runs}
+
+
+def anchors_finding() -> str:
+    found = [each for _, of_run in published().values() for each in of_run]
+    return "\n".join(textwrap.wrap(finding(found), 120)) if found else "There are no results yet."
+
+
+def anchors() -> str:
+    """A section for every source of published numbers."""
+    sections = []
+    for source in SOURCES:
+        trained, found = [], []
+        for name in source.runs:
+            run, draws = published().get(f"{name}-{source.scale}", (None, []))
+            experiment = rs.figure(name, source.scale) if run is None else run.experiment
+            missing = ", not run yet" if run is None else "" if draws else ", which has not measured it so far"
+            rows = [f"{row} {_row(given)}" for row, given in experiment.hyperparameters.items()]
+            details = ", ".join([f"{experiment.steps:,} steps", f"minibatches of {experiment.batch}", *rows])
+            trained.append(f"`{experiment.name}` ({details}{missing})")
+            found += draws
+        sections.append(section(source, found, trained))
+    return "\n\n".join(sections)
+
+
+def _row(given: Any) -> str:
+    """What a spec says of a hyperparameter: a number, or a range."""
+    return f"{given[0]:g} to {given[1]:g}" if isinstance(given, tuple) else f"{given:g}"
 
 
 def findings() -> str:

@@ -19,10 +19,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
 
 import resharpen as rs
+from resharpen.analysis.anchors import compared
 from resharpen.analysis.dispersion import gains_from
+from resharpen.analysis.published import SOURCES
 from resharpen.analysis.scores import scored_lengths
+from resharpen.experiments.keeping.reference import references
 from resharpen.experiments.specs.shelf import STUDIES, take
 from resharpen.parts import PLACEMENTS
+from resharpen.views.anchors import draw_anchors
 from resharpen.views.circuits import draw_dispersion, draw_run
 from resharpen.views.compare_figure import draw_comparison, draw_remedies
 from resharpen.views.inspection import COMPARED
@@ -240,12 +244,19 @@ def report() -> bytes:
     return shot
 
 
+def anchors() -> Figure:
+    """Published numbers, and the draws of those references that there are."""
+    names = [f"{name}-{source.scale}" for source in SOURCES for name in source.runs]
+    return draw_anchors([each for name in names if name in references() for each in compared(rs.reference(name))])
+
+
 PICTURES: dict[str, Callable[[], Figure | bytes]] = {
     "hero": hero,
     "block": block,
     "rope": rope,
     "remedies": remedies,
     "tasks": tasks,
+    "anchors": anchors,
     **{f"fig{n}-overnight": partial(reference, f"fig{n}-overnight") for n in (1, 2, 3, 4, 5)},
     "fig6-overnight": partial(reference, "fig6-7-overnight"),
     "report": report,

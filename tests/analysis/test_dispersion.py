@@ -25,14 +25,14 @@ from resharpen.analysis.dispersion import (
 )
 from resharpen.analysis.statistics import Interval
 from resharpen.commands.results import FORMATS, study
-from resharpen.experiments.specs.shelf import FAMILIES, OF_STUDIES, SCALES, STUDIES, take
+from resharpen.experiments.specs.shelf import FAMILIES, SCALES, STUDIES, take
 from resharpen.tasks import TASKS
 
 
 def test_every_family_is_in_the_study():
     assert set(FAMILIES) == set(TASKS) - {"automaton"}
-    assert STUDIES["tasks"] == tuple(OF_STUDIES)
-    for name in OF_STUDIES:
+    assert STUDIES["tasks"] == tuple(f"tasks-{kind}" for kind in FAMILIES)
+    for name in STUDIES["tasks"]:
         for scale in SCALES:
             experiment = take(name, scale)
             assert list(experiment.variants) == ["pre", "peri", "pre+log-n", "peri+log-n"]

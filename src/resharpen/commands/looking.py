@@ -128,10 +128,12 @@ class Results:
 
 @dataclass(frozen=True)
 class Claims:
-    """Test the claims of the paper on a run: estimates, intervals, verdicts.
+    """Test the claims of the paper on a run: estimates, intervals, verdicts. Of a run of the study `anchors`, compare
+    its draws with published numbers.
 
     For example:
         resharpen claims runs/fig1-laptop
+        resharpen claims runs/anchors-sort-laptop
         resharpen claims fig1-overnight         (a reference that comes with the package)
         resharpen claims fig1-overnight --sensitivity
     """
@@ -142,12 +144,18 @@ class Claims:
     """Also test every claim with other quantiles, checkpoints and thresholds, and list the verdicts that change."""
 
     def __call__(self, console: Console) -> None:
+        from resharpen.analysis.anchors import compared
         from resharpen.analysis.claims import claims, why_no_claims
+        from resharpen.views.anchors import print_anchors
         from resharpen.views.sensitivity import print_sensitivity
         from resharpen.views.tables import print_claims
 
         run = look(self.run, self.trust_code)
+        if published := compared(run):
+            print_anchors(published, console)
         if reason := why_no_claims(run):
+            if published:
+                return
             raise UserError(f"{self.run}: {reason}")
         if not (found := claims(run)):
             raise UserError(f"{self.run}: no draw is finished in all variants yet; continue with: {run.command}")

@@ -119,7 +119,7 @@ def show_result(run: Run, out: Path, console: Console) -> str:
 
 def study(target: str, runs: Sequence[Run], out: Path, scale: str, console: Console) -> None:
     """Print our own claims on the runs of a study, and save one figure of all runs."""
-    if further := {"positions": _study_positions, "tasks": _study_tasks}.get(target):
+    if further := {"positions": _study_positions, "tasks": _study_tasks, "anchors": _study_anchors}.get(target):
         further(runs, out, f"{target}-{scale}", console)
         return
     from resharpen.analysis.claims import claims
@@ -176,6 +176,16 @@ def _save_table(table: pl.DataFrame, out: Path, name: str, console: Console) -> 
 
     write_output(out / f"{name}.csv", table.write_csv().encode())
     console.print(f"Table: {out / f'{name}.csv'}", soft_wrap=True)
+
+
+def _study_anchors(runs: Sequence[Run], out: Path, name: str, console: Console) -> None:
+    """Print and draw published numbers beside our draws."""
+    from resharpen.analysis.anchors import compared
+    from resharpen.views.anchors import draw_anchors, print_anchors
+
+    found = [each for run in runs for each in compared(run)]
+    print_anchors(found, console)
+    save(draw_anchors(found), out, name, console)
 
 
 def save(figure: Figure, out: Path, name: str, console: Console, formats: Sequence[str] = FORMATS) -> None:

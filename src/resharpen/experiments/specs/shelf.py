@@ -7,11 +7,25 @@ from resharpen import own
 from resharpen.errors import unknown
 from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.experiments.specs.toml import parse_task, settings_of, task_of
-from resharpen.experiments.specs.variant import choose
+from resharpen.experiments.specs.variant import ModelChange, Variant, choose
 from resharpen.models import RETRIEVER_PLACEMENTS, Transformer
 from resharpen.optim.hyperparameters import Given
 from resharpen.parts import PAPER_PLACEMENTS, STUDIED_PLACEMENTS
-from resharpen.tasks import TASKS, Copy, Dyck, FlipFlop, Language, MaxRetrieval, SetComplement, Task, Tomita, find_task
+from resharpen.tasks import (
+    TASKS,
+    Copy,
+    Dyck,
+    FlipFlop,
+    Language,
+    Majority,
+    MaxRetrieval,
+    QuestionTask,
+    SetComplement,
+    Sort,
+    Task,
+    Tomita,
+    find_task,
+)
 
 SCALES = ("smoke", "laptop", "overnight", "paper")
 
@@ -25,18 +39,23 @@ class Size:
     """Sequences per minibatch; None: as in the paper."""
 
 
+Sizes = tuple[Size, Size, Size, Size]
+"""In the order of SCALES. `paper` is the full protocol; the others have fewer models, steps and sequences."""
+
+
 @dataclass(frozen=True)
 class Entry:
     title: str
     settings: Callable[[str], tuple[Setting, ...]]
     """Scale -> settings; validation sets are smaller below `paper`."""
     variants: tuple[str, ...]
-    sizes: tuple[Size, Size, Size, Size]
-    """In the order of SCALES. `paper` is the full protocol; the others have fewer models, steps and sequences."""
+    sizes: Sizes
     run: str | None = None
     """Name of the run, if it is not the figure's: figures of the same models share a run."""
+    own: Mapping[str, Variant] = field(default_factory=dict)
+    """Variants that are no sum of parts, by name."""
     hyperparameters: Mapping[str, Given] = field(default_factory=dict)
-    """Rows of the paper's table that are narrowed."""
+    """Rows of the paper's table that are narrowed or fixed."""
 
 
 def set_complement(*vocabularies: int, lengths: Sequence[int] = range(1, 9)) -> Callable[[str], tuple[Setting, ...]]:
@@ -105,16 +124,20 @@ POSITIONS = (*(f"{p}{e}" for p in ("pre", "peri") for e in ENCODINGS), "pre+log-
 """Variants of the study of positions; log-n separates the effect of dispersion."""
 
 
+IN_FEW_STEPS: Mapping[str, Given] = {"peak_learning_rate": (1e-3, 1e-2), "warmup_steps": (1.0, 100.0)}
+"""The upper third of the paper's learning rates, and short warm-ups."""
+
+
 def positions_on(task: str, settings: Callable[[str], tuple[Setting, ...]], laptop_steps: int) -> Entry:
-    """Learning rates from the upper third of the paper's range and short warm-ups. With other values few models learn
-    even the trained lengths in so few steps, and a model that has learned nothing cannot lose accuracy at length."""
+    """With other learning rates and warm-ups few models learn even the trained lengths in so few steps, and a model
+    that has learned nothing cannot lose accuracy at length."""
     laptop = Size(32, laptop_steps, 5, batch=16)
     return Entry(
         f"Ours: position encodings on {task}",
         settings,
         POSITIONS,
         (Size(2, 10, 2, batch=8), laptop, Size(64, 10_000, 10, batch=16), Size(100, 100_000)),
-        hyperparameters={"peak_learning_rate": (1e-3, 1e-2), "warmup_steps": (1.0, 100.0)},
+        hyperparameters=IN_FEW_STEPS,
     )
 
 
@@ -232,12 +255,107 @@ def _family(kind: str) -> Entry:
     )
 
 
-OF_STUDIES = {f"tasks-{kind}": _family(kind) for kind in FAMILIES}
+def max_retrieval_far(scale: str) -> tuple[Setting, ...]:
+    """Reported up to 16,384 items, on enough sets of each length to see differences of a percent."""
+    items = {"smoke": 16_384, "laptop": 524_288, "overnight": 1_048_576, "paper": 1_048_576}[scale]
+    return (Setting(MaxRetrieval(longest=16_384, items=items, selection_items=min(items, 16_384)), 16),)
+
+
+QUESTIONS = {"smoke": 4, "laptop": 32, "overnight": 128, "paper": 512}
+"""Scale -> questions of each n in the report set."""
+
+
+def like_gpt2(task: QuestionTask, layers: int, d: int, heads: int) -> Callable[[str], tuple[Setting, ...]]:
+    """Questions of up to 50 items, validated up to 150, for a transformer of the shape of a GPT-2."""
+    model = Transformer(task.vocabulary, layers=layers, d=d, heads=heads, d_mlp=4 * d)
+    return lambda scale: (Setting(task.with_options(sequences=QUESTIONS[scale]), task.train_items, model),)
+
+
+AS_HUANG = {
+    "peak_learning_rate": 1e-3,
+    "weight_decay": 0.01,
+    "one_minus_beta1": 0.1,
+    "one_minus_beta2": 1e-3,
+    "adam_epsilon": 1e-8,
+    "max_gradient_norm": 1.0,
+    "warmup_steps": 0.0,
+    "end_multiplier": 0.0,
+    "rms_epsilon": 1e-5,
+}
+"""Hyperparameters of Huang et al. (2025)."""
+OF_QUESTIONS = (
+    Size(2, 10, 2, batch=8),
+    Size(32, 2_000, 4, batch=16),
+    Size(64, 10_000, 10, batch=32),
+    Size(100, 30_000, 10, batch=64),
+)
+PUBLISHED_POINT = "-published"
+"""What an entry with published hyperparameters ends with."""
+SEEDS = 8
+"""Its draws, which differ in initial weights only."""
+
+
+def _of_seeds(sizes: Sizes) -> Sizes:
+    smoke, laptop, overnight, paper = (replace(size, models=min(SEEDS, size.models)) for size in sizes)
+    return smoke, laptop, overnight, paper
+
+
+GPT2 = Variant("pre-final", "layer", positions="learned-offset")
+ALGORITHMIC = {
+    "anchors-sort": Entry(
+        "Anchors: sorting, one head and two",
+        like_gpt2(Sort(150, train_items=50), layers=1, d=64, heads=2),
+        ("two-heads", "one-head"),
+        OF_QUESTIONS,
+        own={"two-heads": GPT2, "one-head": replace(GPT2, model=ModelChange(sizes=(("heads", 1),)))},
+    ),
+    "anchors-copy": Entry(
+        "Anchors: copying distinct items, with learned positions and without",
+        like_gpt2(Copy(150, train_items=50), layers=2, d=64, heads=2),
+        ("pre-final+layer+learned-offset", "pre-final+layer+nope"),
+        # copying takes more steps than sorting
+        (OF_QUESTIONS[0], Size(32, 4_000, 4, batch=8), Size(64, 20_000, 10, batch=16), OF_QUESTIONS[3]),
+    ),
+    "anchors-majority": Entry(
+        "Anchors: binary majority, with learned positions and without",
+        like_gpt2(Majority(2, train_items=50), layers=1, d=16, heads=1),
+        ("pre-final+layer+learned-offset", "pre-final+layer+nope"),
+        OF_QUESTIONS,
+    ),
+}
+ANCHORS = {
+    "anchors-max": Entry(
+        "Anchors: Maximum Retrieval, softmax and adaptive temperature",
+        max_retrieval_far,
+        ("none", "none+adaptive-temperature"),
+        (Size(16, 50, 2), Size(32, 20_000, 10), Size(96, 50_000, 20), Size(100, 100_000)),
+    ),
+    **{name: replace(entry, hyperparameters=IN_FEW_STEPS) for name, entry in ALGORITHMIC.items()},
+    **{
+        f"{name}{PUBLISHED_POINT}": replace(
+            entry,
+            title=f"{entry.title}; published hyperparameters",
+            sizes=_of_seeds(entry.sizes),
+            hyperparameters=AS_HUANG,
+        )
+        for name, entry in ALGORITHMIC.items()
+    },
+    "anchors-flip-flop": Entry(
+        "Anchors: flip-flop, transformers and an LSTM",
+        lambda scale: _of_task(f"flip-flop,{OF_FAMILIES['transformer']}", scale),
+        ("pre", "peri", "pre+log-n", "pre+window", "pre+dropout", "lstm"),
+        (Size(2, 10, 2, batch=8), Size(32, 3_000, 5, batch=16), Size(64, 10_000, 10, batch=16), Size(100, 100_000)),
+        hyperparameters=IN_FEW_STEPS,
+    ),
+}
+"""The study of published numbers (`analysis/anchors.py`)."""
+OF_STUDIES = {**{f"tasks-{kind}": _family(kind) for kind in FAMILIES}, **ANCHORS}
 """Entries that are run as a part of a study only, or by their name."""
 STUDIES = {
     "remedies": ("remedies-sct", "remedies-max", "remedies-dyck"),
     "positions": ("positions-tomita", "positions-dyck", "positions-flip-flop", "positions-copy"),
-    "tasks": tuple(OF_STUDIES),
+    "tasks": tuple(f"tasks-{kind}" for kind in FAMILIES),
+    "anchors": tuple(ANCHORS),
 }
 """Name of a study -> its entries, which are run one after the other, each in its own directory, and shown together."""
 
@@ -281,7 +399,7 @@ def _experiment(name: str, entry: Entry, scale: str) -> Experiment:
         name=f"{entry.run or name}-{scale}",
         settings=entry.settings(scale),
         batch=size.batch,
-        variants=choose(entry.variants, {}),
+        variants=choose(entry.variants, entry.own),
         models=size.models,
         steps=size.steps,
         checkpoints=size.checkpoints,

@@ -1,0 +1,135 @@
+"""Other people's tables: published numbers, and where our models are beside them.
+
+A number is the mean of a metric over a range of lengths. A model has one value for it: training weights at the
+checkpoint that is best on trained lengths, since none of the published protocols chooses by longer ones. Over draws
+there are the median and the best tenth with exact intervals, the best draw, and the share of draws that are at least
+as good as published. Everything is a share from 0 to 1, or a difference of two of them on the same draws.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import Literal
+
+import numpy as np
+
+from resharpen.analysis.published import RUNS, Anchor, Published, Range, Source
+from resharpen.analysis.samples import BEST, MEDIAN, correlation_within_groups
+from resharpen.analysis.scores import lengths_of, scored_lengths, scores, task_of
+from resharpen.analysis.statistics import Floats, Interval, Sample, quantile_interval, share_interval
+from resharpen.experiments.keeping.opening import RunOrReference
+from resharpen.experiments.specs.shelf import SCALES
+from resharpen.lazy import pl
+from resharpen.streams import GROUP
+
+SELECTION = "best-trained"
+Verdict = Literal["better", "worse", "consistent", "too few draws"]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A published number, and our draws."""
+
+    source: Source
+    anchor: Anchor
+    hyperparameters: str
+    """Drawn, or theirs."""
+    lengths: Range
+    sample: Sample
+    lower_is_better: bool
+
+    @property
+    def published(self) -> Published | None:
+        return self.anchor.numbers[self.lengths]
+
+    @property
+    def median(self) -> Interval:
+        return quantile_interval(self.sample, MEDIAN, 0.0)
+
+    @property
+    def best_tenth(self) -> Interval:
+        return quantile_interval(self.sample, BEST if self.lower_is_better else 1 - BEST, 0.0)
+
+    @property
+    def best(self) -> float:
+        return float(self.sample.values_N.min() if self.lower_is_better else self.sample.values_N.max())
+
+    @property
+    def as_good(self) -> Interval | None:
+        """The share of draws at least as good as published; of a range, as its worse end."""
+        if self.published is None:
+            return None
+        values_N, (least, most) = self.sample.values_N, self.published
+        good_N = values_N <= most if self.lower_is_better else values_N >= least
+        return share_interval([replace(self.sample, values_N=np.where(good_N, 1.0, -1.0))])
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Where the interval of the median is beside what was published."""
+        if self.published is None:
+            return None
+        (least, most), median = self.published, self.median
+        if not (isfinite(median.low) and isfinite(median.high)):
+            return "too few draws"
+        if median.low > most:
+            return "worse" if self.lower_is_better else "better"
+        if median.high < least:
+            return "better" if self.lower_is_better else "worse"
+        return "consistent"
+
+
+def compared(run: RunOrReference) -> list[Compared]:
+    """All published numbers that a run can be compared with; none of most runs, and none of a metric that was not
+    measured there."""
+    name = re.sub(f"-({'|'.join(SCALES)})$", "", run.experiment.name)
+    if name not in RUNS:
+        return []
+    metrics, tests = task_of(run).metrics, ("", *task_of(run).tests)
+    worth = correlation_within_groups(scores(run, SELECTION), metrics[task_of(run).metric].worst).worth(GROUP)
+    source, found = RUNS[name], []
+    for anchor in source.anchors:
+        if anchor.metric not in metrics or anchor.test not in tests:  # another task of that name
+            continue
+        rows = scored_lengths(run, SELECTION, lengths_of(run, anchor.test)).filter(
+            metric=anchor.metric, weights="train"
+        )
+        for between in anchor.numbers:
+            values_N = values(rows, anchor, between, metrics[anchor.metric].worst)
+            if len(values_N):
+                sample = Sample(values_N, worth * len(values_N))
+                lower = metrics[anchor.metric].lower_is_better
+                found.append(Compared(source, anchor, source.runs.get(name, "drawn"), between, sample, lower))
+    return found
+
+
+def values(rows: pl.DataFrame, anchor: Anchor, lengths: Range, worst: float) -> Floats:
+    """A value per draw from rows of `lengths` of one metric, [N]: the mean over the range, or a difference of means. A
+    model that diverged has the worst value."""
+    means = (
+        rows.filter(pl.col("length").is_between(*lengths))
+        .group_by("variant", "draw")
+        .agg(pl.col("value").mean())
+        .with_columns(pl.col("value").fill_null(worst))
+    )
+    here = means.filter(variant=anchor.variant)
+    if anchor.less:
+        other = means.filter(variant=anchor.less).select("draw", less="value")
+        here = here.join(other, on="draw").with_columns(value=pl.col("value") - pl.col("less"))
+    return here.sort("draw")["value"].to_numpy()
+
+
+def finding(found: Iterable[Compared]) -> str:
+    """How many published numbers our draws agree with, in one sentence."""
+    known = [each for each in found if each.verdict not in (None, "too few draws")]
+    if not known:
+        return "There are too few draws to compare with published numbers."
+    counts = {word: sum(each.verdict == word for each in known) for word in ("consistent", "better", "worse")}
+    reached = sum(bool(each.as_good and each.as_good.estimate > 0) for each in known)
+    return (
+        f"Of {len(known)} comparisons with published numbers, the median of our draws is consistent with "
+        f"{counts['consistent']}, better in {counts['better']} and worse in {counts['worse']}; in {reached} at least "
+        "one draw is as good as published."
+    )

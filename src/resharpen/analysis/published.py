@@ -1,0 +1,224 @@
+"""Published numbers that our models are compared with, as data: every line of a table by range of lengths, its source,
+the protocol in words, and known reasons for a difference. All are shares from 0 to 1.
+
+Those of Huang et al. are in lacoco-lab/length_generalization: of the sweep, and without positions of repeated runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from resharpen.experiments.specs.shelf import PUBLISHED_POINT
+
+Range = tuple[int, int]
+"""Lengths from .. to, both included."""
+Published = tuple[float, float]
+"""The least and the most that was published; equal for a single number."""
+Numbers = Mapping[Range, Published | None]
+"""By range of lengths; None where nothing was published."""
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """One line of a published table."""
+
+    what: str
+    """What it is about, such as `two heads`."""
+    variant: str
+    metric: str
+    numbers: Numbers
+    test: str = ""
+    less: str = ""
+    """The variant that is subtracted draw by draw: the numbers are differences."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.what}, {self.test}" if self.test else self.what
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A published table, and the runs that are compared with it."""
+
+    title: str
+    source: str
+    protocol: str
+    """Theirs."""
+    ours: str
+    differs: str
+    """Known reasons for a difference."""
+    anchors: tuple[Anchor, ...]
+    runs: Mapping[str, str]
+    """Name of a run, without its scale -> whether its hyperparameters are `drawn` or `theirs`."""
+    scale: str = "laptop"
+    """Of the runs whose references are shown."""
+
+
+def single(values: Mapping[Range, float]) -> Numbers:
+    return {lengths: (value, value) for lengths, value in values.items()}
+
+
+# ---- Maximum Retrieval -----------------------------------------------------------------------------------------------
+
+SOFTMAX = {16: 0.986, 64: 0.943, 256: 0.813, 1_024: 0.538, 4_096: 0.226, 16_384: 0.124}
+ADAPTIVE = {16: 0.986, 64: 0.945, 256: 0.821, 1_024: 0.577, 4_096: 0.249, 16_384: 0.140}
+GAIN = {n: round(ADAPTIVE[n] - SOFTMAX[n], 3) for n in SOFTMAX}
+
+
+def _at(values: Mapping[int, float]) -> Numbers:
+    return single({(n, n): value for n, value in values.items()})
+
+
+MAXIMUM = Source(
+    title="Maximum Retrieval, adaptive temperature",
+    source="Velickovic et al., 2025",
+    protocol=(
+        "Items have a priority and one of ten classes; the answer is the class of the highest priority. One attention "
+        "head, whose query is an MLP of a random number, trained on 5 to 16 items with one length per minibatch. When "
+        "trained models are read, logits are divided by a temperature that depends on the entropy of the softmax. "
+        "Means over ten seeds."
+    ),
+    ours=(
+        "Our retriever without norms, with a learned query and a length for every set. `none+adaptive-temperature` is "
+        "`none` bit for bit, read with adaptive temperature: its gain is paired model by model."
+    ),
+    differs=(
+        "Accuracy on long inputs depends on the hyperparameters, which we draw: the gain is what should agree. Query "
+        "and minibatches are not theirs."
+    ),
+    anchors=(
+        Anchor("softmax", "none", "accuracy", _at(SOFTMAX)),
+        Anchor("adaptive temperature", "none+adaptive-temperature", "accuracy", _at(ADAPTIVE)),
+        Anchor("gain", "none+adaptive-temperature", "accuracy", _at(GAIN), less="none"),
+    ),
+    runs={"anchors-max": "drawn"},
+)
+
+# ---- sorting, copying, majority --------------------------------------------------------------------------------------
+
+PROTOCOL = (
+    "A GPT-2 with {model}. Minibatches of 64 questions of n <= 50 items, at most 30,000 steps, fewer if all of 2,000 "
+    "questions of trained length are right before. AdamW with learning rate 0.001, decaying linearly to 0, weight "
+    "decay 0.01, clipping at 1. Exact match on n <= 50, 51 to 100 and 101 to 150. {runs}"
+)
+OURS = (
+    "The same shape (`pre-final` with `layer`, MLP of 4d; no biases, embeddings not tied), items from {tokens} tokens, "
+    "four n in each range; the hyperparameters drawn, or theirs."
+)
+SHORTER = "At `laptop` our models train on a small fraction of their questions."
+
+
+def _exact(trained: float, twice: float, thrice: float) -> Numbers:
+    return single({(1, 50): trained, (51, 100): twice, (101, 150): thrice})
+
+
+def _runs(name: str) -> dict[str, str]:
+    return {name: "drawn", f"{name}{PUBLISHED_POINT}": "theirs"}
+
+
+SORTING = Source(
+    title="Sorting",
+    source="Huang et al., 2025",
+    protocol=PROTOCOL.format(
+        model="one layer, d = 64 and learned positions with a random offset in training", runs="One run each."
+    ),
+    ours=OURS.format(tokens=150),
+    differs=SHORTER,
+    anchors=(
+        Anchor("one head", "one-head", "exact", _exact(0.990, 0.967, 0.5765)),
+        Anchor("two heads", "two-heads", "exact", _exact(0.999, 1.0, 0.9975)),
+    ),
+    runs=_runs("anchors-sort"),
+)
+WITH_POSITIONS, WITHOUT = "pre-final+layer+learned-offset", "pre-final+layer+nope"
+COPYING = Source(
+    title="Copying distinct items",
+    source="Huang et al., 2025",
+    protocol=PROTOCOL.format(
+        model="two layers, two heads and d = 64; without positions four layers, four heads and d = 256",
+        runs="One run; without positions the mean of five.",
+    ),
+    ours=f"{OURS.format(tokens=150)} Without positions the model is as small as with them.",
+    differs=SHORTER,
+    anchors=(
+        Anchor("learned positions, offset", WITH_POSITIONS, "exact", _exact(1.0, 0.9985, 0.986)),
+        Anchor("no positions", WITHOUT, "exact", _exact(1.0, 0.18, 0.0)),
+    ),
+    runs=_runs("anchors-copy"),
+)
+MAJORITY = Source(
+    title="Binary majority",
+    source="Huang et al., 2025",
+    protocol=PROTOCOL.format(
+        model="one layer, one head and d = 16", runs="One run; without positions the mean of five."
+    ),
+    ours=OURS.format(tokens=2),
+    differs=(
+        "Their number of ones is uniform on 0 to n, without ties. Our items are independent: the two counts differ by "
+        "about the square root of n, and longer questions are harder. Questions with a tie have no exact match. "
+        f"{SHORTER}"
+    ),
+    anchors=(
+        Anchor("learned positions, offset", WITH_POSITIONS, "exact", _exact(1.0, 1.0, 0.9995)),
+        Anchor("no positions", WITHOUT, "exact", _exact(1.0, 1.0, 1.0)),
+    ),
+    runs=_runs("anchors-majority"),
+)
+
+# ---- Dyck ------------------------------------------------------------------------------------------------------------
+
+CLOSING = single({(1, 700): 0.9987, (701, 1_400): 0.9933})
+DYCK = Source(
+    title="Dyck(8, 10), closing brackets",
+    source="Sarrof et al., 2024",
+    protocol=(
+        "A two-layer Mamba, trained on up to 700 tokens. The metric is that of Hewitt et al. (2020): the right closing "
+        "bracket has more than 0.8 of the probability of all closing brackets."
+    ),
+    ours="The transformers of figure 3 by placement: two layers, d = 64, RoPE. Nothing is trained for this table.",
+    differs="Another architecture: a state-space model has no positions that it did not see in training.",
+    anchors=tuple(Anchor(name, name, "closing", CLOSING) for name in ("pre", "post", "peri", "peri-init")),
+    runs={"fig3": "drawn"},
+    scale="overnight",
+)
+
+# ---- flip-flop -------------------------------------------------------------------------------------------------------
+
+TESTS = ("sparse", "dense")
+CHANGES = ("peri", "pre+log-n", "pre+window", "pre+dropout")
+
+
+def _reads(published: Published | None) -> Numbers:
+    """At trained lengths, and at longer ones, of which nothing is published."""
+    return {(1, 64): published, (65, 192): None}
+
+
+def _flip_flop(test: str) -> tuple[Anchor, ...]:
+    return (
+        Anchor("LSTM", "lstm", "error", _reads((0.0, 0.0)), test),
+        *(Anchor(name, name, "error", _reads((0.01, 0.06)), test) for name in ("pre", *CHANGES)),
+        *(Anchor(f"{name} less pre", name, "error", _reads(None), test, less="pre") for name in CHANGES),
+    )
+
+
+FLIP_FLOP = Source(
+    title="Flip-flop, errors at reads",
+    source="Liu et al., 2023",
+    protocol=(
+        "Trained with p_ignore = 0.8 on 512 tokens, tested with 0.98 (sparse) and 0.1 (dense). A one-layer LSTM makes "
+        "no error, transformers make 1 to 6%."
+    ),
+    ours=(
+        "Trained on 64 tokens: two layers of d = 32 with RoPE, and an LSTM of one layer with d = 64. What may change "
+        "the errors (a norm after attention, log n, a window of 16 keys, dropout) is compared with `pre` draw by draw. "
+        "Lengths above 64 are longer than trained."
+    ),
+    differs="Their sequences are longer, and their transformers larger and trained for longer.",
+    anchors=tuple(anchor for test in TESTS for anchor in _flip_flop(test)),
+    runs={"anchors-flip-flop": "drawn"},
+)
+
+SOURCES = (MAXIMUM, SORTING, COPYING, MAJORITY, DYCK, FLIP_FLOP)
+RUNS = {"random_query": MAXIMUM} | {name: source for source in SOURCES for name in source.runs}
+"""Run, without its scale -> the table that it is compared with; the first is an example, with their query."""

@@ -1,0 +1,205 @@
+"""Published numbers beside our draws: tables for a terminal and for a page, and the figure. All values in percent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isinf
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from resharpen.analysis.anchors import Compared, finding
+from resharpen.analysis.published import SOURCES, Anchor, Published, Range, Source
+from resharpen.views.columns import Column, print_table
+from resharpen.views.palette import BLUE, VERMILION
+from resharpen.views.style import our_style
+from resharpen.views.violins import plain_panel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from resharpen.analysis.statistics import Interval
+
+HEADINGS = ("", "lengths", "published", "ours", "draws", "median", "best tenth", "best draw", "as good", "median is")
+LEGEND = (
+    "In percent; differences in percentage points. Ours: whether hyperparameters are drawn or those of the source. In "
+    "brackets are 95% intervals over draws: of medians and quantiles exact, from order statistics, and "
+    "open where draws are too few; of shares Clopper and Pearson's. As good: the share of draws at least as good as "
+    "published, or as the worse end of a range. Consistent: the interval of the median includes what was published."
+)
+COLORS = {"drawn": BLUE, "theirs": VERMILION}
+STYLES = {"better": "green", "worse": "red", "consistent": "cyan"}
+PAGE = 120
+"""Characters in a line of a page."""
+COLUMNS, WIDTH, HEIGHT = 2, 6.2, 2.7
+"""Panels side by side, and the inches of each."""
+Panel = tuple[str, str, str]
+"""Title, name of the y axis, and what is subtracted, if anything."""
+
+
+def lengths_text(lengths: Range) -> str:
+    low, high = lengths
+    return f"{low:,}" if low == high else f"{low:,}-{high:,}"
+
+
+def published_text(published: Published | None) -> str:
+    """Published numbers have one or two decimals.
+
+    >>> published_text((0.9985, 0.9985)), published_text((0.01, 0.06)), published_text(None)
+    ('99.85', '1.0 to 6.0', '')
+    """
+    if published is None:
+        return ""
+    low, high = (f"{100 * x:.2f}".removesuffix("0") for x in published)
+    return low if low == high else f"{low} to {high}"
+
+
+def interval_text(interval: Interval) -> str:
+    """>>> from resharpen.analysis.statistics import Interval
+    >>> interval_text(Interval(0.5, 0.25, float("inf"), 1.0))
+    '50.0 (25.0 or more)'
+    """
+    low, high = interval.low, interval.high
+    estimate = f"{100 * interval.estimate:.1f}"
+    if isinf(low) and isinf(high):
+        return estimate
+    if isinf(low) or isinf(high):
+        return f"{estimate} (up to {100 * high:.1f})" if isinf(low) else f"{estimate} ({100 * low:.1f} or more)"
+    return f"{estimate} ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def cells(each: Compared) -> tuple[str, ...]:
+    """A row of a table."""
+    return (
+        each.anchor.label,
+        lengths_text(each.lengths),
+        published_text(each.published),
+        each.hyperparameters,
+        str(len(each.sample.values_N)),
+        interval_text(each.median),
+        interval_text(each.best_tenth),
+        f"{100 * each.best:.1f}",
+        "" if each.as_good is None else interval_text(each.as_good),
+        each.verdict or "",
+    )
+
+
+def print_anchors(found: Sequence[Compared], console: Console) -> None:
+    """One table per source."""
+    wraps, goes = {"": 18}, {"draws": 1, "best draw": 2, "as good": 3, "best tenth": 4}
+    columns = [
+        Column(name, right=i not in (0, 3, 9), wraps=wraps.get(name, 0), goes=goes.get(name, 0))
+        for i, name in enumerate(HEADINGS)
+    ]
+    for source in (source for source in SOURCES if any(each.source is source for each in found)):
+        rows = [cells(each) for each in found if each.source is source]
+        styled = [(*row[:-1], Text(row[-1], STYLES.get(row[-1], ""))) for row in rows]
+        print_table(console, columns, styled, f"{source.title} ({source.source})")
+        console.print(f"Why they may differ: {source.differs}", style="dim", highlight=False)
+        console.print()
+    console.print(finding(found), highlight=False)
+    console.print(LEGEND, style="dim", highlight=False)
+
+
+@our_style()
+def draw_anchors(found: Sequence[Compared]) -> Figure:
+    """What was published, and every draw. Lines of a table that have one unit share a panel."""
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    panels: dict[Panel, list[Anchor]] = {}
+    for source in SOURCES:
+        for anchor in source.anchors:
+            # differences that nobody published are shown once there are draws
+            if any(anchor.numbers.values()) or any(each.anchor is anchor for each in found):
+                title = f"{source.title} ({source.source}){', ' if anchor.test else ''}{anchor.test}"
+                panels.setdefault((title, anchor.metric, anchor.less), []).append(anchor)
+    rows = -(-len(panels) // COLUMNS)
+    figure = Figure(figsize=(WIDTH * COLUMNS, HEIGHT * rows + 0.6), layout="constrained", dpi=150)
+    grid = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
+    for axes, (panel, anchors) in zip(grid, panels.items(), strict=False):
+        _panel(axes, panel, anchors, found)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    marks = [Line2D([], [], color="black", marker="D", linestyle="", label="published")]
+    names = {"drawn": "our draws", "theirs": "our draws, with their hyperparameters"}
+    marks += [
+        Line2D([], [], color=COLORS[whose], marker="o", linestyle="", alpha=0.6, label=name)
+        for whose, name in names.items()
+    ]
+    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=9)
+    return figure
+
+
+def _panel(axes: Axes, panel: Panel, anchors: Sequence[Anchor], found: Sequence[Compared]) -> None:
+    """Lines side by side, each with its ranges of lengths."""
+    title, metric, less = panel
+    ticks: dict[float, str] = {}
+    x = 0.0
+    for anchor in anchors:
+        first = x
+        for lengths, published in anchor.numbers.items():
+            ticks[x] = lengths_text(lengths)
+            here = [each for each in found if each.anchor is anchor and each.lengths == lengths]
+            for each in here:
+                _draws(axes, x + (0.0 if len(here) == 1 else -0.2 if each.hyperparameters == "drawn" else 0.2), each)
+            if published is not None:
+                ends = [100 * end for end in published]
+                axes.plot([x, x], ends, "D-", color="black", markersize=4.5, linewidth=2, zorder=4)
+            x += 1
+        axes.text((first + x - 1) / 2, 1.02, anchor.what, transform=axes.get_xaxis_transform(), ha="center", fontsize=7)
+        x += 0.8
+    axes.set_xticks(list(ticks), list(ticks.values()), fontsize=7, rotation=90 if len(ticks) > 8 else 0)
+    axes.set_xlim(-0.7, x - 1.1)
+    axes.set_ylabel(f"{metric} less that of {less} (points)" if less else f"{metric} (%)", fontsize=8)
+    empty = not any(each.anchor in anchors for each in found)
+    axes.set_title(f"{title}{': no results yet' if empty else ''}", fontsize=9, pad=16)
+    axes.tick_params(axis="y", labelsize=7.5)
+    if not less:  # shares from 0 on, with room for marks at the ends
+        high = axes.get_ylim()[1]
+        axes.set_ylim(-0.05 * high, 1.05 * high)
+    plain_panel(axes, "y")
+
+
+def _draws(axes: Axes, x: float, each: Compared) -> None:
+    """A dot per draw in ascending order, and the median with its interval."""
+    values_N, color = np.sort(100 * each.sample.values_N), COLORS[each.hyperparameters]
+    axes.plot(x + np.linspace(-0.14, 0.14, len(values_N)), values_N, "o", color=color, alpha=0.4, markersize=2.5)
+    median = each.median
+    axes.hlines(100 * median.estimate, x - 0.19, x + 0.19, color=color, linewidth=1.6)
+    if np.isfinite([median.low, median.high]).all():
+        axes.vlines(x, 100 * median.low, 100 * median.high, color=color, linewidth=1.6)
+
+
+def section(source: Source, found: Sequence[Compared], trained: Sequence[str]) -> str:
+    """A section of a page, in Markdown: what was published, what ours is, and the table. `trained` says how every run
+    was trained."""
+    lines = [
+        f"## {source.title}",
+        "",
+        *_lines(f"**Published** ({source.source}). {source.protocol}"),
+        "",
+        *_lines(f"**Ours.** {source.ours} From {' and '.join(trained)}."),
+        "",
+        *_lines(f"**Why they may differ.** {source.differs}"),
+        "",
+        f"| {' | '.join(HEADINGS)} |",
+        "|---" * len(HEADINGS) + "|",
+    ]
+    if not found:
+        empty = ("no results yet",) + ("",) * 6
+        lines += [
+            f"| {' | '.join((anchor.label, lengths_text(lengths), published_text(value), *empty))} |"
+            for anchor in source.anchors
+            for lengths, value in anchor.numbers.items()
+            if value is not None
+        ]
+    return "\n".join(lines + [f"| {' | '.join(cells(each))} |" for each in found])
+
+
+def _lines(text: str) -> list[str]:
+    return wrap(text, PAGE, break_on_hyphens=False, break_long_words=False)
