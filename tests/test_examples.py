@@ -9,11 +9,13 @@ from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from make_reference import write_reference
 from polars.testing import assert_frame_equal
 from runs import STOP_AT_ONCE
+from scipy.special import erf
 
 import resharpen as rs
 from resharpen import own
@@ -22,7 +24,7 @@ from resharpen.experiments.running import estimate
 from resharpen.experiments.specs import shelf
 from resharpen.experiments.specs.schema import TABLES
 from resharpen.experiments.specs.shelf import SCALES, SHELF, STUDIES, Size
-from resharpen.tasks import TASKS
+from resharpen.tasks import TASKS, Items
 
 ROOT = Path(__file__).parent.parent
 SPECS = sorted((ROOT / "examples").glob("*.toml"))
@@ -92,6 +94,35 @@ def test_keys_that_are_left_out(name, left_out, n):
     assert gone.isdisjoint({*range(100), *({119, 377} if name == "fewer" else ())})
     kept = before * (weights > 0)
     assert torch.allclose(weights, kept / kept.sum(-1, keepdim=True))
+
+
+def test_the_random_query():
+    """One length per minibatch; attention weights are those of a query that is an MLP of the last bits of a number."""
+    spec = rs.read_toml(ROOT / "examples" / "random_query.toml")
+    problem = spec.problem(spec.shards()[0])
+    lengths = [problem.minibatch(0, step).inputs.length for step in range(20)]
+    assert all(len(set(length_N)) == 1 for length_N in lengths)
+    assert len({int(length_N[0]) for length_N in lengths}) > 5
+    model, rng = replace(problem.model, hidden=8), np.random.default_rng(0)
+    shapes = {name: x.shape for name, x in model.parameters(problem.parts).items()}
+    theta = {name: rng.normal(size=(2, *shape)) for name, shape in shapes.items()}
+    priority, kind = rng.integers(0, 2**24, (3, 5)) / 2**24, rng.integers(0, 10, (3, 5))
+    items = Items(*(torch.tensor(x) for x in (priority, kind, np.array([5, 3, 4]))))
+    tensors = {name: torch.tensor(x) for name, x in theta.items()}
+    got = model.dispersion(tensors, items, problem.parts, {})["largest_weight"]
+    for m in range(2):
+        w = {name: x[m] for name, x in theta.items()}
+
+        def layers(x, first, second, w=w):
+            hidden = x @ w[f"W_{first}"] + w[f"b_{first}"]
+            gelu = hidden * (1 + erf(hidden / np.sqrt(2))) / 2
+            return gelu @ w[f"W_{second}"] + w[f"b_{second}"]
+
+        for n, length in enumerate((5, 3, 4)):
+            x = np.concatenate([priority[n, :length, None], np.eye(10)[kind[n, :length]]], axis=1)
+            e = layers(x, 1, 2) @ w["K"] @ layers(np.array([priority[n, 0] * 4096 % 1]), 5, 6)
+            weights = np.exp(e - e.max())
+            assert float(got[m, n]) == pytest.approx(weights.max() / weights.sum())
 
 
 def test_the_python_example(tmp_path):
