@@ -52,7 +52,7 @@ def test_a_spec_says_what_the_paper_does():
         ({"variants": ["peri-init"]}, "a retriever has no placement 'peri-init'; none, pre, post, peri fit"),
         ({"variants": ["mine"], "variant": {"mine": {"placement": {"residual": True}}}}, "none, pre, post, peri"),
         ({"variants": ["none+log"]}, "unknown variant 'log': did you mean 'log-n'"),
-        ({"variants": ["minimal"]}, "the model 'minimal' reads tokens, max gives items"),
+        ({"variants": ["minimal"]}, "the model 'minimal' reads tokens, but max has items"),
         ({"task": {"kind": "max-retrieval", "train_lengths": [4]}}, "5 to s items"),
         ({"task": {"kind": "max-retrieval", "v": 9}}, "unknown key in .task. 'v'"),
     ],
