@@ -199,7 +199,7 @@ def test_what_is_not_there_is_said(tiny, tmp_path):
     with pytest.raises(UserError, match="margin"):
         compare(a, margin=0.0)
     alone = run(replace(tiny, variants=["pre"]), tmp_path / "b", workers=1)
-    with pytest.raises(UserError, match="nothing to compare"):
+    with pytest.raises(UserError, match="has no variant to compare"):
         compare(alone)
 
 

@@ -374,6 +374,6 @@ def test_a_reference_has_a_page_without_weights_and_curves(browser, store, tmp_p
     page.wait_for_selector("#model .id")
     assert page.locator("#model figure").count() == 1  # by length
     assert "neither weights nor curves" in page.locator("#model").inner_text()
-    assert "4 of 4 kept" in page.locator("#about").inner_text()
+    assert "4 of 4 stored" in page.locator("#about").inner_text()
     assert problems == []
     page.close()

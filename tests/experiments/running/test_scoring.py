@@ -142,7 +142,7 @@ def test_probabilities_are_checked():
     assert detected.table.equals(rs.score(p_star, TASK, probabilities=True).table)
     with pytest.raises(UserError, match="score needs a task"):
         rs.score(p_star)
-    with pytest.raises(UserError, match="max gives items"):
+    with pytest.raises(UserError, match="max has inputs of items"):
         rs.score(p_star, rs.MaxRetrieval())
 
 

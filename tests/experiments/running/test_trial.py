@@ -61,7 +61,7 @@ MODELS = {
 PARTS = {
     "ignores mask": (
         "@rs.attention()\ndef f(e, mask, p):\n    return e.softmax(-1)",
-        "after 1 tokens depend on the tok",
+        "after 1 tokens depend on later tokens",
     ),
     "not softmax": (
         "@rs.attention(softmax=True)\ndef f(e, mask, p):\n    return rs.masked_softmax(2 * e, mask)",
