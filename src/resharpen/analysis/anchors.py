@@ -26,6 +26,8 @@ from resharpen.lazy import pl
 from resharpen.streams import GROUP
 
 SELECTION = "best-trained"
+ROUNDING = 0.0005
+"""Published numbers are tenths of a percent, and so off by half of one at most; differences by twice that."""
 Verdict = Literal["better", "worse", "consistent", "too few draws"]
 
 
@@ -68,10 +70,11 @@ class Compared:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Where the interval of the median is beside what was published."""
+        """Where the interval of the median is beside what was published, which is rounded."""
         if self.published is None:
             return None
-        (least, most), median = self.published, self.median
+        rounding = ROUNDING * (2 if self.anchor.less else 1)
+        (least, most), median = (self.published[0] - rounding, self.published[1] + rounding), self.median
         if not (isfinite(median.low) and isfinite(median.high)):
             return "too few draws"
         if median.low > most:
