@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from math import nan
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +29,8 @@ from resharpen.analysis.scores import scores, task_of
 from resharpen.analysis.statistics import Interval, quantile_interval
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.stored import StoredModel, load_model
+from resharpen.lazy import pl
 from resharpen.tasks import Items, Task
-
-if TYPE_CHECKING:
-    import polars as pl
 
 BASE, NORM, SHARPER = "pre", "peri", "pre+log-n"
 MODELS, SEQUENCES = 4, 24
@@ -78,8 +76,6 @@ class Dispersion:
 
 def gains(run: Run, baseline: str = BASE) -> list[Gain]:
     """Gains in TVD if the task has it, else in the metric that selects checkpoints."""
-    import polars as pl
-
     task = task_of(run)
     metric = "tvd" if "tvd" in task.metrics else task.metric
     paired = pair(run, (), None, baseline, "train", "best", metric, (), "")
@@ -105,8 +101,6 @@ def gains(run: Run, baseline: str = BASE) -> list[Gain]:
 
 def gains_table(found: Sequence[Gain]) -> pl.DataFrame:
     """One row per gain, for a file."""
-    import polars as pl
-
     return pl.DataFrame([{**asdict(gain), **asdict(gain.interval)} for gain in found]).drop("interval")
 
 
@@ -191,8 +185,6 @@ def slope(keys_P: NDArray[np.int64], values_P: NDArray[np.float64]) -> float:
 def agreement(found: Sequence[Dispersion], of: Sequence[Gain]) -> pl.DataFrame:
     """One row per task: its kind of dispersion, the gains of both remedies on new lengths, and whether the remedy that
     the kind predicts is the better one; null where neither helps."""
-    import polars as pl
-
     new = {(gain.task, gain.variant): gain.interval for gain in of if gain.lengths == "new"}
     rows = []
     for x in found:
