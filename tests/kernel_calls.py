@@ -84,9 +84,10 @@ def _rotation(engine: NativeEngine, longest: int) -> Extents:
     return [(engine._angles(longest).size, FLOAT)] * 2
 
 
-def transformer_train(engine: NativeEngine, t, cosine, sine, inputs, targets, lengths, n, longest) -> Extents:
-    tokens = int(ints(lengths, t.n_steps * n).sum())
-    return *_rotation(engine, longest), *[(tokens, FLOAT)] * 2, (t.n_steps * n, FLOAT)
+def transformer_train(engine: NativeEngine, t, cosine, sine, inputs, targets, lengths, first, n, longest) -> Extents:
+    sequences = t.n_steps * n
+    tokens = int(ints(lengths, sequences).sum())
+    return *_rotation(engine, longest), *[(tokens, FLOAT)] * 2, (sequences, FLOAT), (t.n_models * sequences, FLOAT)
 
 
 def transformer_evaluate(

@@ -26,7 +26,7 @@ GROUP = 16
 """Consecutive draws that see the same minibatches; the lanes of a vector in the native engine."""
 
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_WEYL = (0x9E3779B9, 0xBB67AE85)
+_WEYL = (np.uint64(0x9E3779B9), np.uint64(0xBB67AE85))
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 
@@ -38,19 +38,21 @@ def key(seed: int, *parts: str) -> Key:
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
 
-def philox(key: Key, counter: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]) -> NDArray[np.uint32]:
-    """Ten rounds of Philox4x32 on broadcast counters; the last axis of the result holds the four words of a block."""
-    c0, c1, c2, c3 = (np.asarray(c, dtype=np.uint64) for c in np.broadcast_arrays(*counter))
-    k0, k1 = key
+def philox(
+    key: tuple[ArrayLike, ArrayLike], counter: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]
+) -> NDArray[np.uint32]:
+    """Ten rounds of Philox4x32 on counters and keys, which broadcast; the last axis of the result holds the four words
+    of a block."""
+    c0, c1, c2, c3, k0, k1 = (np.asarray(x, dtype=np.uint64) for x in np.broadcast_arrays(*counter, *key))
     for _ in range(10):
         product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0, c1, c2, c3 = (
-            (product1 >> _SHIFT) ^ c1 ^ np.uint64(k0),
+            (product1 >> _SHIFT) ^ c1 ^ k0,
             product1 & _LOW,
-            (product0 >> _SHIFT) ^ c3 ^ np.uint64(k1),
+            (product0 >> _SHIFT) ^ c3 ^ k1,
             product0 & _LOW,
         )
-        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
+        k0, k1 = (k0 + _WEYL[0]) & _LOW, (k1 + _WEYL[1]) & _LOW
     return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32)
 
 

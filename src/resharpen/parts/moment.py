@@ -14,12 +14,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from resharpen import streams
 from resharpen.errors import UserError
 from resharpen.lazy import Tensor
 
 MOST_AXES = 3
 """Limit on axes per sequence: together with the row they are the counter."""
+
+
+def step_keys(seed: int, setting: str, draw_M: ArrayLike, steps: ArrayLike) -> NDArray[np.uint32]:
+    """The keys of every model at some steps, [S, M, 2]."""
+    return streams.words(streams.key(seed, setting, "parts"), 2, draw_M, np.asarray(steps)[:, None])
 
 
 class Moment(NamedTuple):
@@ -56,6 +64,12 @@ def uniforms(moment: Moment, name: str, n: int | None, shape: tuple[int, ...]) -
     axes = (*(1,) * (MOST_AXES - len(shape)), *shape)
     found = uniform_words(moment.key_Mx2, row, *_key(name), *axes)
     return found.to(moment.t.dtype).view(*found.shape[:2], *shape)
+
+
+def words_per_sequence(keys_SxMx2: NDArray[np.uint32], name: str, n: int) -> NDArray[np.uint32]:
+    """`uniforms` without further axes, times 2^24, of several steps, [S, M, n]: for engines without torch."""
+    k0_SxMx1, k1_SxMx1 = (keys_SxMx2[..., i, None] ^ np.uint32(k) for i, k in enumerate(_key(name)))
+    return streams.philox((k0_SxMx1, k1_SxMx1), (0, np.arange(n), 0, 0))[..., 0] >> np.uint32(8)
 
 
 def _key(name: str) -> streams.Key:

@@ -76,13 +76,14 @@ OF_PARTS = {
     "rope-500k": {"positions": "rope-500k"},
     "sinusoidal": {"positions": "sinusoidal"},
     "learned": {"positions": "learned"},
+    "learned-offset": {"positions": "learned-offset"},
 }
 """Of each attention and position encoding a variant, in which it stands beside another part."""
 FAR = branching((150, 0), (140, 20), (16, 3), (1, 1))
 """Distances beyond the last bucket of T5."""
 
 
-@pytest.mark.parametrize("parts", ["kerple", "window+t5", "sink", "learned"])
+@pytest.mark.parametrize("parts", ["kerple", "window+t5", "sink", "learned", "learned-offset"])
 def test_parity_of_parts(parts):
     check_parity(transformer_problem("peri", **OF_PARTS[parts]), models=3)
 
@@ -172,6 +173,7 @@ def test_parity_on_older_processors(march):
         ("peri", {"attention": "sink", "positions": "t5"}),
         ("seven", {"norm": "layer", "positions": "sinusoidal"}),
         ("all", {"positions": "learned"}),
+        ("all", {"positions": "learned-offset"}),
     ],
     ids=lambda x: x if isinstance(x, str) else "+".join(x.values()),
 )
@@ -316,7 +318,7 @@ def test_bad_input():
         with pytest.raises(ValueError, match="vocabulary of 6"):
             engine.advance(1, [bad])
     assert "does not measure 'accuracy'" in NativeTransformer.supports(replace(problem, task=MaxRetrieval()))
-    assert "sinusoidal and learned" in NativeTransformer.supports(transformer_problem(positions="nape"))
+    assert "learned and learned-offset" in NativeTransformer.supports(transformer_problem(positions="nape"))
     short = replace(problem, parts=replace(transformer_problem(positions="learned").parts, longest=3))
     with pytest.raises(UserError, match="an input of 4 tokens: there are only 3 learned positions"):
         NativeTransformer(short, make_ensemble(short)).advance(1, [Batch(inputs, targets, real)])

@@ -39,6 +39,8 @@ from resharpen.tasks import Batch, Task
 
 LANES = 16
 STATE = ("theta", "m", "v", "ema")
+LEARNED = ("learned", "learned-offset")
+"""Positions with a vector per position."""
 
 Floats = NDArray[np.float32]
 
@@ -46,7 +48,7 @@ Floats = NDArray[np.float32]
 def variant_of(parts: Parts) -> VariantStruct:
     norms = PlacementStruct(**{site: getattr(parts.placement, site) for site in KERNEL_SITES})
     kinds = {kind: names.index(getattr(parts, kind).name) for kind, names in KNOWN.items()}
-    learned = parts.longest if parts.positions is POSITIONS["learned"] else None
+    learned = parts.longest if parts.positions.name in LEARNED else None
     return VariantStruct(norms, **kinds, window=parts.attention.window or 0, learned=learned or 0)
 
 

@@ -48,7 +48,10 @@ KERNEL_SITES = (
 KNOWN = {
     "attention": ("softmax", "log-n", "ssmax", "adaptive-temperature", "window", "sink"),
     "norm": ("rms", "layer"),
-    "positions": ("rope", "nope", "alibi", "t5", "kerple", "rope-half", "rope-500k", "sinusoidal", "learned"),
+    "positions": (
+        *("rope", "nope", "alibi", "t5", "kerple", "rope-half", "rope-500k", "sinusoidal"),
+        *("learned", "learned-offset"),
+    ),
 }
 """Parts in the order of their enumerators; no kernel supports all of them."""
 

@@ -21,6 +21,8 @@ from resharpen.engines.native.base import Floats, NativeEngine, load_kernel, poi
 from resharpen.engines.native.contract import KERNEL_SITES, KNOWN
 from resharpen.errors import UserError
 from resharpen.models import Model, Transformer
+from resharpen.parts.moment import step_keys, words_per_sequence
+from resharpen.parts.positions.learned_offset import first_positions, learned_offset
 from resharpen.parts.positions.rope import angles
 from resharpen.parts.positions.rope_500k import LARGE_BASE
 from resharpen.state import Arrays
@@ -58,7 +60,7 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
         march,
         MEASURES,
         {"Automaton": Tables},
-        train=[*[c_void_p] * 5, c_int32, c_int32],
+        train=[*[c_void_p] * 6, c_int32, c_int32],
         evaluate=[c_void_p, c_float, *[c_void_p] * 6, c_int32, c_int32, c_void_p, c_int32, *[c_void_p] * 3],
         sample=[POINTER(Tables), c_void_p, *[c_uint32] * 2, *[c_int32] * 3, *[c_void_p] * 3],
     )
@@ -114,7 +116,18 @@ class NativeTransformer(NativeEngine):
         longest = int(lengths_SxN.max())
         self._check_tokens(inputs)
         arrays = (*self._rotation(longest), inputs, targets, lengths_SxN)
-        self._train(n, *map(pointer, arrays), batch, longest)
+        first_MxSxN = self._first_positions(lengths_SxN)
+        self._train(n, *map(pointer, arrays), None if first_MxSxN is None else pointer(first_MxSxN), batch, longest)
+
+    def _first_positions(self, lengths_SxN: NDArray[np.int32]) -> NDArray[np.int32] | None:
+        """The position of the first token of every sequence, by model and step; None if all are 0."""
+        problem, (n, batch) = self.problem, lengths_SxN.shape
+        if problem.parts.positions is not learned_offset:
+            return None
+        keys_SxMx2 = step_keys(problem.seed, problem.setting, self.ensemble.draw_M, range(self.step, self.step + n))
+        words_SxMxN = words_per_sequence(keys_SxMx2, f"{learned_offset.name} 1", batch).astype(np.int64)
+        first_SxMxN = first_positions(words_SxMxN, lengths_SxN[:, None], self._variant.learned)
+        return np.ascontiguousarray(first_SxMxN.swapaxes(0, 1), np.int32)
 
     def _scores(self, theta_MxX: Floats, examples: Examples, report: bool) -> Measures:
         inputs_NxL, scored_NxL, truth = examples

@@ -23,7 +23,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from resharpen import streams
 from resharpen.engines.base import Arrays, Batches, Ensemble, Measures, Problem, initial_state, lengths
 from resharpen.errors import UserError
 from resharpen.models.adapter import ModuleModel, Modules
@@ -32,7 +31,7 @@ from resharpen.models.loss import total_nll
 from resharpen.optim.clipping import clip_factor, gradient_norm
 from resharpen.optim.schedule import step_table
 from resharpen.parts import Parts
-from resharpen.parts.moment import Moment
+from resharpen.parts.moment import Moment, step_keys
 from resharpen.parts.parameter import Parameter
 from resharpen.tasks import Batch
 
@@ -126,10 +125,9 @@ class Definition:
         problem, offset = self.problem, self._step % KEYS_AT_ONCE
         if self._keys is None or self._keys[0] != self._step - offset:
             first = self._step - offset
-            steps_Sx1 = np.arange(first, first + KEYS_AT_ONCE)[:, None]
-            key = streams.key(problem.seed, problem.setting, "parts")
-            words_SxMx2 = streams.words(key, 2, self.ensemble.draw_M, steps_Sx1).astype(np.int64)
-            self._keys = first, torch.tensor(words_SxMx2, device=self._device)
+            steps = range(first, first + KEYS_AT_ONCE)
+            keys_SxMx2 = step_keys(problem.seed, problem.setting, self.ensemble.draw_M, steps)
+            self._keys = first, torch.tensor(keys_SxMx2.astype(np.int64), device=self._device)
         t = torch.tensor(self._step + 1, dtype=self._dtype, device=self._device)
         length_B = torch.tensor(lengths(batch.mask), device=self._device) if batch.mask.ndim == 2 else None
         return Moment(t, problem.steps, self._keys[1][offset], length_B=length_B)

@@ -23,9 +23,14 @@ def learned_offset(x: Tensor, p: Any) -> Tensor:
         return x + p.P[..., :length, :]
     longest = p.P.shape[-2]
     words_MxN = (p.uniform() * 2**24).long()  # integers, so that every precision gets the same
-    first_MxN = (words_MxN * (longest - p.lengths + 1)) >> 24
+    first_MxN = first_positions(words_MxN, p.lengths, longest)
     position = first_MxN[..., None] + torch.arange(length, device=x.device)
     return x + rows(p.P, position.clamp(max=longest - 1))  # positions beyond the table are padding
+
+
+def first_positions(words: Any, lengths: Any, longest: int) -> Any:
+    """From 24 random bits per sequence and its length to the position where it begins."""
+    return (words * (longest - lengths + 1)) >> 24
 
 
 def rows(P_Mx1xRxD: Tensor, position_MxNxL: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ void train(const Training<float>* a, const float* priority, const int32_t* kind,
         }
     }
     const auto model = std::make_unique<Retriever>(a->variant);
-    auto gradient = [&](int i, const float* theta, float epsilon, float* to) {
+    auto gradient = [&](int, int i, const float* theta, float epsilon, float* to) {
         return gradient_of(*model, batches[i], theta, epsilon, to);
     };
     train_models(*a, model->setup.layout, gradient, norm_of);

@@ -16,7 +16,7 @@ struct Placement {
 };
 RESHARPEN_ENUM(AttentionKind, softmax, log_n, ssmax, adaptive_temperature, window, sink)
 RESHARPEN_ENUM(NormFunction, rms, layer)
-RESHARPEN_ENUM(PositionKind, rope, nope, alibi, t5, kerple, rope_half, rope_500k, sinusoidal, learned)
+RESHARPEN_ENUM(PositionKind, rope, nope, alibi, t5, kerple, rope_half, rope_500k, sinusoidal, learned, learned_offset)
 
 struct Variant {
     Placement placement;

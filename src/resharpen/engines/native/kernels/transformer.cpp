@@ -42,19 +42,22 @@ const char* parameters(const Variant* variant) {
 }
 
 // Advance an ensemble by n_steps on the given minibatches, which are concatenated; lengths [steps, n]. A negative
-// target is none: its place has no loss.
+// target is none: its place has no loss. `first` has the position of the first token of each sequence, [models, steps,
+// n]; if it is null, all are 0.
 void train(const Training<float>* a, const float* cosine, const float* sine, const int32_t* inputs,
-           const int32_t* targets, const int32_t* lengths, int32_t n, int32_t longest) {
+           const int32_t* targets, const int32_t* lengths, const int32_t* first, int32_t n, int32_t longest) {
     const FlushSubnormals flush;
     const auto model = std::make_unique<Transformer>(a->variant, Rotation{cosine, sine}, longest, true);
     std::vector<Ragged> batches;
     for (int i = 0; i < a->n_steps; i++) {
-        batches.push_back({inputs, targets, lengths, n});
+        batches.push_back({inputs, targets, lengths, nullptr, n});
         const int tokens = std::accumulate(lengths, lengths + n, 0);
         inputs += tokens, targets += tokens, lengths += n;
     }
-    auto gradient = [&](int i, const float* theta, float epsilon, float* to) {
-        return gradient_of(*model, batches[i], theta, epsilon, to);
+    auto gradient = [&](int m, int i, const float* theta, float epsilon, float* to) {
+        Ragged batch = batches[i];
+        if (first) batch.first = first + (std::size_t(m) * a->n_steps + i) * n;
+        return gradient_of(*model, batch, theta, epsilon, to);
     };
     train_models(*a, model->setup.layout, gradient, norm_of);
 }

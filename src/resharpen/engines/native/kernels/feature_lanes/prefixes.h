@@ -7,9 +7,10 @@
 
 namespace {
 
-// Concatenated sequences. A negative target is none: its place has no loss, but is read by those that follow.
+// Concatenated sequences. A negative target is none: its place has no loss, but is read by those that follow. `first`
+// has the position of each sequence's first token; if it is null, all are 0.
 struct Ragged {
-    const int32_t *inputs, *targets, *lengths;
+    const int32_t *inputs, *targets, *lengths, *first;
     int n;
 };
 
@@ -31,11 +32,13 @@ class Branches {
 
     void clear() { all.clear(), tokens.clear(), position.clear(), path.clear(), first.clear(), wanted.clear(); }
 
-    void add(const int32_t* inputs, int length, int shared) {
+    // A sequence whose first token has the position `start`.
+    void add(const int32_t* inputs, int length, int shared, int start = 0) {
         const Branch branch{length, shared, rows()};
         follow(branch);
         if (shared < length) all.push_back(branch);  // else it repeats the previous one
-        for (int p = shared; p < length; p++) tokens.push_back(inputs[p]), position.push_back(p), first.push_back(-1);
+        for (int p = shared; p < length; p++)
+            tokens.push_back(inputs[p]), position.push_back(start + p), first.push_back(-1);
     }
 
     // Add the targets of the last sequence.
@@ -83,7 +86,7 @@ class Alphabetical {
   public:
     struct Sequence {
         const int32_t *inputs, *targets;
-        int length, shared;
+        int length, shared, start;
     };
     std::vector<Sequence> all;
     int targets = 0;  // of all sequences
@@ -92,13 +95,15 @@ class Alphabetical {
         int tokens = 0;
         for (int i = 0; i < batch.n; tokens += batch.lengths[i++])
             if (batch.lengths[i] > 0)  // else none of its places is trained
-                all.push_back({batch.inputs + tokens, batch.targets + tokens, batch.lengths[i], 0});
+                all.push_back({batch.inputs + tokens, batch.targets + tokens, batch.lengths[i], 0,
+                               batch.first ? batch.first[i] : 0});
         targets = int(std::count_if(batch.targets, batch.targets + tokens, [](int32_t target) { return target >= 0; }));
         std::stable_sort(all.begin(), all.end(), [](const Sequence& a, const Sequence& b) {
             return std::lexicographical_compare(a.inputs, a.inputs + a.length, b.inputs, b.inputs + b.length);
         });
         for (std::size_t i = 1; i < all.size(); i++) {
             const Sequence &a = all[i - 1], &b = all[i];
+            if (a.start != b.start) continue;
             all[i].shared =
                 int(std::mismatch(b.inputs, b.inputs + std::min(a.length, b.length), a.inputs).first - b.inputs);
         }

@@ -17,7 +17,7 @@ inline StepRow<f32x16> in_all_lanes(const StepRow<float>& row) {
 }
 
 // Advance an ensemble by n_steps, one model after another, so that its weights and moments stay in the cache.
-// gradient_of(step, theta, epsilon, gradient) returns the loss, norm_of(gradient, vectors) the gradient's norm.
+// gradient_of(model, step, theta, epsilon, gradient) returns the loss, norm_of(gradient, vectors) the gradient's norm.
 template <class Layout, class GradientOf, class NormOf>
 void train_models(const Training<float>& a, const Layout& layout, GradientOf gradient_of, NormOf norm_of) {
     const int vectors = layout.size / kLanes;
@@ -28,7 +28,7 @@ void train_models(const Training<float>& a, const Layout& layout, GradientOf gra
         const Hyperparameters<f32x16> hyper = in_all_lanes(a.hyperparameters[m]);
         for (int i = 0; i < a.n_steps && a.diverged_at[m] < 0; i++) {
             const double loss =
-                gradient_of(i, theta, a.hyperparameters[m].rms_epsilon, reinterpret_cast<float*>(gradient.data()));
+                gradient_of(m, i, theta, a.hyperparameters[m].rms_epsilon, reinterpret_cast<float*>(gradient.data()));
             const f32x16 norm = broadcast(norm_of(gradient.data(), vectors));
             if (update(arrays, gradient.data(), norm, vectors, Layout::kDecayBegin / kLanes, Layout::kDecayEnd / kLanes,
                        hyper, in_all_lanes(a.table[m * a.n_steps + i])))

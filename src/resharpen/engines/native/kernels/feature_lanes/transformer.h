@@ -19,7 +19,7 @@ inline bool take(const Alphabetical::Sequence& s, Branches& branches) {
     const bool alone = branches.rows() == 0;
     const int shared = !alone && kWorth * s.shared >= s.length ? s.shared : 0;
     if (!alone && branches.rows() + s.length - shared > (shared > 0 ? kFamily : kTogether)) return false;
-    branches.add(s.inputs, s.length, shared);
+    branches.add(s.inputs, s.length, shared, s.start);
     branches.want(s.targets);
     return true;
 }

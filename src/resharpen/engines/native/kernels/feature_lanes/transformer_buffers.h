@@ -57,9 +57,7 @@ struct Setup {
     }
 
     // Whether positions are added to the embedding: then rows depend on more than the token.
-    bool on_embedding() const {
-        return position_kind == PositionKind::sinusoidal || position_kind == PositionKind::learned;
-    }
+    bool on_embedding() const { return position_kind == PositionKind::sinusoidal || layout.learned >= 0; }
 };
 
 // A matrix [I, O], and its transpose, in panels of kPanelColumns columns.

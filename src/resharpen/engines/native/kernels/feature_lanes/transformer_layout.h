@@ -27,13 +27,14 @@ struct TransformerLayout {
     struct Block {
         int block_in, block_out, residual, heads_out, queries, keys, s, t5, log_r1, log_r2;
     };
-    bool bias, sink;  // of LayerNorm; whether s is a sink's logit, or a factor of ssmax
+    bool bias, sink, offset;  // of LayerNorm; whether s is a sink's logit, or a factor of ssmax; of learned positions
     int embedding_out, unembedding_in, waves, learned, n_learned;
     Block blocks[BLOCKS];  // attention and MLP of each layer in turn
     int size;
 
     explicit TransformerLayout(Variant variant)
-        : bias(variant.norm == NormFunction::layer), sink(variant.attention == AttentionKind::sink) {
+        : bias(variant.norm == NormFunction::layer), sink(variant.attention == AttentionKind::sink),
+          offset(variant.positions == PositionKind::learned_offset) {
         const Placement& p = variant.placement;
         int next = kGains;
         auto place = [&](bool present, int floats) { return present ? (next += floats) - floats : -1; };
@@ -58,7 +59,7 @@ struct TransformerLayout {
         }
         waves = place(variant.positions == PositionKind::sinusoidal, kLanes);
         n_learned = variant.learned;
-        learned = place(variant.positions == PositionKind::learned, n_learned * DP);
+        learned = place(offset || variant.positions == PositionKind::learned, n_learned * DP);
         size = next;
     }
 
@@ -97,7 +98,8 @@ struct TransformerLayout {
             }
         }
         if (waves >= 0) add_parameter(text, "s_sinusoidal", waves, {});
-        if (learned >= 0) add_parameter(text, "P_learned", learned, {{n_learned, DP}, width});
+        if (learned >= 0)
+            add_parameter(text, offset ? "P_learned-offset" : "P_learned", learned, {{n_learned, DP}, width});
         add_norm("", "unembedding_in", unembedding_in, {width}, DP);
         add_parameter(text, "U", kU, {{D, VP}, {V, 1}});
         return text;
