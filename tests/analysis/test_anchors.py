@@ -190,7 +190,7 @@ def test_a_reference_fills_the_page_and_the_figure(study, tmp_path, monkeypatch)
     assert text.count("no results yet") == sum(
         value is not None for source in SOURCES[1:] for anchor in source.anchors for value in anchor.numbers.values()
     )
-    assert "`anchors-sort-laptop` (2,000 steps, minibatches of 16, peak_learning_rate 0.001 to 0.01, " in text.replace(
+    assert "`anchors-sort-laptop` (10,000 steps, minibatches of 16, peak_learning_rate 0.001 to 0.01, " in text.replace(
         "\n", " "
     )
     assert pages.anchors_finding().replace("\n", " ") == finding(found)
