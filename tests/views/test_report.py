@@ -27,7 +27,7 @@ def test_violins_have_the_densities_of_the_figure(tiny, tmp_path):
     store = run(replace(tiny, models=5), tmp_path / "r", workers=1)
     gathered, axes = Gathered(store), rs.draw(store)["figure"].axes[0]
     arrays = gathered.arrays()
-    halves = [(cell, w) for cell in (0, 2) for w in (0, 1)]  # settings 1 and 2 of the first variant
+    halves = [(cell, w) for w in (0, 1) for cell in (0, 2)]  # settings 1 and 2 of the first variant
     ticks = [line.get_ydata()[0] for line in axes.lines if line.get_marker() != "." and len(line.get_xdata()) == 2]
     for i, ((cell, w), body) in enumerate(zip(halves, axes.collections, strict=True)):
         x, y = body.get_paths()[0].vertices.T

@@ -26,7 +26,7 @@ from resharpen.views.palette import BEMA, KNOWN
 from resharpen.views.progress import LiveProgress, Meter, PlainProgress
 from resharpen.views.report.gather import Gathered
 from resharpen.views.tables import print_claims, print_scores, print_status
-from resharpen.views.violins import Look, fit_values, half_violin, split_violin
+from resharpen.views.violins import Look, draw_halves, fit_values, half_violin, split_violins
 
 TVD = Metric("TVD", lower_is_better=True, worst=1.0)
 
@@ -49,7 +49,7 @@ def test_figure_shows_models_and_counts(tiny, tmp_path):
     dots = [line for line in figure.axes[0].lines if line.get_marker() == "."]
     assert sum(len(line.get_xdata()) for line in dots) == 2 * 2 * 16  # s, weights, models
     pre_bema_s2 = scores(store).filter(variant="pre", train_length=2, weights="bema")["score"]
-    assert any(np.array_equal(line.get_ydata(), pre_bema_s2) for line in dots)
+    assert any(np.array_equal(line.get_ydata()[16:], pre_bema_s2) for line in dots)  # behind those of s = 1
 
 
 def test_figure_counts_the_diverged(tiny, tmp_path):
@@ -69,9 +69,9 @@ def test_a_value_that_one_model_lacks_is_the_worst_one_in_figure_and_report(tmp_
     store._tables["lengths"] = table
     axes = draw(store).axes[0]
     at = len(table["length"].unique()) - 1
-    dots = [line for line in axes.lines if line.get_marker() == "." and abs(line.get_xdata()[0] - at) < 0.5]
-    assert [len(line.get_ydata()) for line in dots] == [3, 3]
-    assert all(line.get_ydata()[1] == 0 for line in dots)
+    dots = [line.get_ydata()[np.abs(line.get_xdata() - at) < 0.5] for line in axes.lines if line.get_marker() == "."]
+    assert [len(values) for values in dots] == [3, 3]
+    assert all(values[1] == 0 for values in dots)
     assert (Gathered(store).arrays()["value"][0, :, 1, at] == 0).all()
 
 
@@ -127,12 +127,15 @@ def test_a_panel_for_every_variant(tiny, tmp_path):
     assert [axes.get_title() for axes in draw(store).axes] == ["pre", "pre+log-n"]
 
 
-def test_violin_of_one_value_and_of_none():
+def test_violins_of_one_value_and_of_none():
     axes = Figure().subplots()
-    split_violin(axes, 1, np.array([0.25]), "train", TVD, "#0072B2")
-    split_violin(axes, 1, np.array([]), "bema", TVD, "#0072B2")
-    split_violin(axes, 1, np.array([np.nan]), "bema", TVD, "#0072B2")
-    assert [line.get_ydata()[0] for line in axes.lines] == [0.25] * 3
+    rows = pl.DataFrame(
+        {"weights": ["train", "bema", "train"], "length": [1, 1, 2], "value": [0.25, np.nan, 0.5]}, strict=False
+    )
+    split_violins(axes, rows, {1: 1, 2: 2, 3: 3}, "length", "value", TVD, "#0072B2")
+    dots, *ticks = axes.lines  # one artist for the dots of all violins, then two ticks each; nothing of BEMA
+    assert dots.get_ydata().tolist() == [0.25, 0.5]
+    assert [line.get_ydata()[0] for line in ticks] == [0.25, 0.25, 0.5, 0.5]
 
 
 def test_models_without_a_value_rank_worst_and_are_no_dots():
@@ -315,7 +318,7 @@ def test_an_outlier_does_not_take_half_of_a_panel():
     left, right = Figure().subplots(1, 2, sharey=True)
     values = np.linspace(0.9, 1.0, 200)
     for axes, shown in ((left, values), (right, np.append(values, 0.1))):
-        split_violin(axes, 1, shown, "train", Metric("accuracy"), "#0072B2")
+        draw_halves(axes, {1: half_violin(shown, Metric("accuracy"))}, "train", "#0072B2")
     fit_values([left, right])
     assert left.get_ylim()[0] == pytest.approx(0.9 - 0.03 * 0.1)
     assert [text.get_text() for text in left.texts] == []

@@ -124,27 +124,32 @@ def split_violins(
     color: str,
 ) -> None:
     """A violin of the values at each position; `positions` maps an entry of the column to its x."""
-    for key, x in positions.items():
-        for weights, of_weights in (("train", color), ("bema", BEMA)):
-            values = rows.filter(weights=weights, **{column: key})[value].to_numpy()
-            split_violin(axes, x, values, weights, metric, of_weights)
+    for weights, of_weights in (("train", color), ("bema", BEMA)):
+        of = rows.filter(weights=weights)
+        found = {x: half_violin(of.filter(**{column: key})[value].to_numpy(), metric) for key, x in positions.items()}
+        draw_halves(axes, {x: half for x, half in found.items() if half}, weights, of_weights)
 
 
-def split_violin(axes: Axes, x: float, values: NDArray[np.float64], weights: str, metric: Metric, color: str) -> None:
-    """One half of a violin at x: density, one dot per model, ticks at the median and the best quantile."""
-    half = half_violin(values, metric)
-    if half is None:
+def draw_halves(axes: Axes, halves: Mapping[float, Half], weights: str, color: str) -> None:
+    """Halves of violins by their x: density, one dot per model, ticks at the median and the best quantile."""
+    direction, side = (-1, "low") if weights == "train" else (1, "high")
+    if not halves:
         return
-    values, direction = half.values, -1 if weights == "train" else 1
-    side = "low" if weights == "train" else "high"
-    (body,) = axes.violin([half.stats], [x], widths=0.86, showextrema=False, side=side)["bodies"]  # pyright: ignore[reportGeneralTypeIssues]
-    body.set(facecolor=color, alpha=0.45, linewidth=0)
+    stats = [half.stats for half in halves.values()]
+    for body in axes.violin(stats, list(halves), widths=0.86, showextrema=False, side=side)["bodies"]:  # pyright: ignore[reportGeneralTypeIssues]
+        body.set(facecolor=color, alpha=0.45, linewidth=0)
     # dots are spread by rank instead of at random, so that a run always gives the same figure
-    spread = 0.06 + 0.24 * np.modf(np.arange(len(values)) * 0.618034)[0]  # as in page/violins.js
+    spread = [
+        x + direction * (0.06 + 0.24 * np.modf(np.arange(len(half.values)) * 0.618034)[0])  # as in page/violins.js
+        for x, half in halves.items()
+    ]
     look = {"color": darker(color), "markersize": 2.4, "alpha": 0.8, "markeredgewidth": 0}
-    axes.plot(x + direction * spread, values, ".", rasterized=True, **look)
-    for at, width in ((half.median, LONG_TICK), (half.best, SHORT_TICK)):
-        axes.plot([x, x + direction * width], [at, at], color="black", linewidth=0.9, solid_capstyle="butt")
+    # all at once: in an SVG each rasterized artist is drawn on a canvas of the size of the figure
+    dots = np.concatenate([half.values for half in halves.values()])
+    axes.plot(np.concatenate(spread), dots, ".", rasterized=True, **look)
+    for x, half in halves.items():
+        for at, width in ((half.median, LONG_TICK), (half.best, SHORT_TICK)):
+            axes.plot([x, x + direction * width], [at, at], color="black", linewidth=0.9, solid_capstyle="butt")
 
 
 def name_size(names: Sequence[str], inches: float) -> float:
