@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from resharpen import objects, own
 from resharpen.engines.choose import make_reader, measure_all, on_task
 from resharpen.errors import UserError, unknown
+from resharpen.experiments.keeping.machine import cores
 from resharpen.experiments.keeping.store import Run
 from resharpen.experiments.keeping.tables import lengths_table
 from resharpen.experiments.specs.spec import Shard
@@ -47,20 +49,21 @@ def rescore(
     if not shards:
         why = lost[run.done()[0].variant]
         raise UserError(f"no finished variant of {run.directory} can be scored with '{asked.name}': {why}")
-    read = []
-    for shard in track(shards):
-        variant = replace(run.experiment.variants[shard.variant], attention=attention)
-        read.append(_rescore_shard(run, shard, shard.setting.parts_of(variant), selection, test))
+
+    def parts_of(shard: Shard) -> Parts:
+        return shard.setting.parts_of(replace(run.experiment.variants[shard.variant], attention=attention))
+
+    found = _rescore(run, {shard: parts_of(shard) for shard in shards}, selection, track, test)
     for name, why in ((name, why) for name, why in lost.items() if why):
         warnings.warn(f"variant '{name}' is left out: {why}", stacklevel=2)
-    return pl.concat(read)
+    return found
 
 
 def read_near(run: Run, selection: str = "best", track: Track = iter) -> pl.DataFrame:
     """Rows as in the table `lengths`, of training weights, with all keys masked that are further away than any key in
     training. Variants without attention, or which never attend to such keys, are left out."""
-    read = []
-    for shard in track(run.done()):
+    read = {}
+    for shard in run.done():
         setting, parts = shard.setting, shard.setting.parts_of(run.experiment.variants[shard.variant])
         trained, tokens = parts.attention, setting.task.input_tokens(setting.train_length)
         near = replace(parts, attention=replace(trained, window=tokens, reads_order=True))
@@ -69,10 +72,10 @@ def read_near(run: Run, selection: str = "best", track: Track = iter) -> pl.Data
         except Misfit:
             continue
         if trained.window is None or trained.window > tokens:
-            read.append(_rescore_shard(run, shard, near, selection, which=("train",)))
+            read[shard] = near
     if not read:
         raise UserError(f"no finished variant of {run.directory} attends to keys further away than in training")
-    return pl.concat(read)
+    return _rescore(run, read, selection, track, which=("train",))
 
 
 def _lost(variant: Variant, asked: Attention) -> str:
@@ -82,6 +85,26 @@ def _lost(variant: Variant, asked: Attention) -> str:
         return ""
     has = f"learned {', '.join(trained.parameters)}" if trained.parameters else "acts on the output of the heads"
     return f"{trained.name} {has}, which {asked.name} would drop"
+
+
+def _rescore(
+    run: Run,
+    parts: Mapping[Shard, Parts],
+    selection: str,
+    track: Track,
+    test: str = "",
+    which: Iterable[str] = WEIGHTS,
+) -> pl.DataFrame:
+    """Shards in parallel threads: kernels and torch release the interpreter's lock."""
+    with ThreadPoolExecutor(cores()) as pool:
+        reading = {
+            shard: pool.submit(_rescore_shard, run, shard, parts[shard], selection, test, which) for shard in parts
+        }
+        try:
+            return pl.concat([reading[shard].result() for shard in track(list(parts))])
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def _rescore_shard(
