@@ -101,16 +101,16 @@ def tasks_table() -> str:
 
 
 def positions_table() -> str:
-    """What `pre` loses at length on each task and what brings it back, then our claims."""
+    """The loss of `pre` on longer inputs of each task and what recovers it, then our claims."""
     found = losses(read_study("positions-laptop-distances"))
     head = ["", *(of.title for of in found)]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     medians = {
         f"{BASE}: distance on trained lengths": [of.trained[BASE] for of in found],
-        f"{BASE}: lost at length": [of.lost(BASE) for of in found],
+        f"{BASE}: loss on longer inputs": [of.lost(BASE) for of in found],
     }
     for base, name in ((BASE, "rope"), (f"{BASE}+nope", "no positions")):
-        medians |= {f"{name}: back with {what}": [of.brought_back(what, base) for of in found] for what in SPLIT}
+        medians |= {f"{name}: recovered by {what}": [of.recovered(what, base) for of in found] for what in SPLIT}
     for what, samples in medians.items():
         shown = ["" if x is None else _gain(quantile_interval(x, MEDIAN, 0.0)) for x in samples]
         lines.append(f"| {' | '.join([what, *shown])} |")

@@ -1,5 +1,5 @@
-"""What is lost at length, split: against the definition on made-up distances, and the reading without far keys of a
-trained run against attention that is cut off by hand."""
+"""The loss on longer inputs and its parts: against the definition on made-up distances, and scores with far keys masked
+against attention that is cut off by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ENCODED = [f"{p}+{x}" for p in ("pre", "peri") for x in FAINTER]
 
 
 def made_up(setting="tomita-3", lost=0.3, near=0.25, norm=0.05, log_n=0.02, fainter=0.2, level=0.1):
-    """Every model is so far from perfect on trained lengths, and loses and gets back about as much as said."""
+    """Every model is so far from perfect on trained lengths, and loses and recovers about as much as said."""
     rng = np.random.default_rng(0)
 
     def sample(x):
@@ -67,19 +67,19 @@ def test_claim_11_fails_where_fainter_keys_do_not_help_or_copying_is_solved():
     assert verdicts(made_up(), made_up("copy-v48", lost=0.0, level=0.0))[11] == "does not hold"
 
 
-def test_what_is_brought_back():
+def test_what_is_recovered():
     each = made_up()
     expected = (each.new["pre"].values_N - each.trained["pre"].values_N) - (
         each.new["peri"].values_N - each.trained["peri"].values_N
     )
-    np.testing.assert_allclose(each.brought_back("a norm").values_N, expected)
+    np.testing.assert_allclose(each.recovered("a norm").values_N, expected)
     np.testing.assert_allclose(
-        each.brought_back("no far keys", "pre+nope").values_N,
+        each.recovered("masking far keys", "pre+nope").values_N,
         each.new["pre+nope"].values_N - each.near["pre+nope"].values_N,
     )
     without = Losses("x", "x", {"pre": each.trained["pre"]}, {"pre": each.new["pre"]}, {})
-    assert without.brought_back("no far keys") is None
-    assert without.brought_back("log n") is None
+    assert without.recovered("masking far keys") is None
+    assert without.recovered("log n") is None
     assert verdicts(without) == {}
 
 
@@ -146,7 +146,8 @@ def test_the_figure(run):
     (found,) = losses(distances(run, read_near(run)))
     figure = draw_positions([found, made_up("copy-v48")])
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert labels[:4] == ["rope: lost at length", *(f"rope: back with {x}" for x in ("no far keys", "a norm", "log n"))]
+    changes = ("masking far keys", "a norm", "log n")
+    assert labels[:4] == ["rope: loss on longer inputs", *(f"rope: recovered by {x}" for x in changes)]
     assert len(figure.axes) == 4
     figure.canvas.draw()
 

@@ -3,10 +3,10 @@
 The distance of a model is its mean TVD, or one minus its mean AUC or accuracy. Its **loss** is its distance on new
 lengths minus that on trained lengths. A change **recovers** the amount by which it reduces this loss:
 
-    no far keys    the same model, with keys masked that are further away than any in training
-    a norm         peri instead of pre: dispersion of values
-    log n          log-n instead of softmax: dispersion of weights
-    others         another position encoding instead of rope
+    masking far keys    the same model, without the keys that are further away than any in training
+    a norm              peri instead of pre: dispersion of values
+    log n               log-n instead of softmax: dispersion of weights
+    others              another position encoding instead of rope
 
 All are medians over the draws that `pre` learns: the better half by distance on trained lengths, selected without using
 longer inputs. Masking distant keys also removes dispersion, which grows with the number of keys; what it recovers for a
@@ -31,7 +31,7 @@ from resharpen.streams import GROUP
 
 BASE = "pre"
 """The variant whose loss is analyzed: rope, with norms only before the blocks."""
-SPLIT = {"no far keys": "", "a norm": "peri", "log n": "pre+log-n"}
+SPLIT = {"masking far keys": "", "a norm": "peri", "log n": "pre+log-n"}
 """Change that may recover the loss -> its variant; the first masks keys of the same models."""
 FAINTER = ("alibi", "t5", "window")
 """Encodings, or attention, that reduce the weight of distant keys."""
@@ -59,7 +59,7 @@ class Losses:
     def median_lost(self, variant: str) -> Interval:
         return quantile_interval(self.lost(variant), MEDIAN, 0.0)
 
-    def brought_back(self, what: str, base: str = BASE) -> Sample | None:
+    def recovered(self, what: str, base: str = BASE) -> Sample | None:
         """The amount that one of SPLIT recovers for `pre` or `pre+nope`; None if a variant is missing."""
         without = base.removeprefix(BASE)
         other = base if not SPLIT[what] else f"{SPLIT[what]}{without}"
@@ -115,15 +115,15 @@ def positions_claims(found: Sequence[Losses]) -> list[Claim]:
     local = [each for each in found if not each.setting.startswith(FAR_TASK)]
     due: list[Finding] = []
     for each in local:
-        near, rope_free = each.brought_back("no far keys"), each.brought_back("no far keys", f"{BASE}+nope")
+        near, rope_free = each.recovered("masking far keys"), each.recovered("masking far keys", f"{BASE}+nope")
         if near is None:
             continue
         half = Sample(0.5 * each.lost(BASE).values_N, near.effective)
-        others = {"half of what is lost": half, "what a norm brings back": each.brought_back("a norm")}
-        others |= {"what log n brings back": each.brought_back("log n"), "the same without positions": rope_free}
+        others = {"half of the loss": half, "what a norm recovers": each.recovered("a norm")}
+        others |= {"what log n recovers": each.recovered("log n"), "the same without positions": rope_free}
         due += [
             Finding(
-                f"{each.setting}: brought back without far keys, less {what}",
+                f"{each.setting}: recovered by masking far keys, minus {what}",
                 quantile_interval(near - other, MEDIAN, 0.0),
                 ">",
                 0.0,
@@ -133,7 +133,7 @@ def positions_claims(found: Sequence[Losses]) -> list[Claim]:
         ]
     fainter = [
         Finding(
-            f"{each.setting}, {placement}+{name}: loses, less what {placement} loses",
+            f"{each.setting}, {placement}+{name}: loss minus that of {placement}",
             quantile_interval(each.lost(f"{placement}+{name}") - each.lost(placement), MEDIAN, 0.0),
             "<",
             0.0,
@@ -151,10 +151,10 @@ def positions_claims(found: Sequence[Losses]) -> list[Claim]:
         if variant.split("+")[0] in (BASE, "peri")
     ]
     texts = (
-        "most of what rope loses at length is due to positions: more than half comes back without far keys, more than "
-        "a norm or log n bring back, and more than without positions",
-        "with encodings that make far keys fainter less is lost at length, where the answer is near; where it is far "
-        "no encoding generalizes",
+        "most of the loss of rope on longer inputs is due to positions: masking far keys recovers more than half of "
+        "it, more than a norm or log n, and more than in models without positions",
+        "encodings that give far keys less weight lose less on longer inputs if the answer is near; if it is far, no "
+        "encoding generalizes",
     )
     each = zip(NUMBERS, texts, (due, fainter + far), strict=True)
     return [make_claim(number, f"Ours: {text}", findings) for number, text, findings in each if findings]
