@@ -20,6 +20,7 @@ from matplotlib.patches import Circle, FancyBboxPatch
 
 import resharpen as rs
 from resharpen.analysis.anchors import compared
+from resharpen.analysis.claims.positions import losses
 from resharpen.analysis.dispersion import gains_from
 from resharpen.analysis.published import SOURCES
 from resharpen.analysis.scores import scored_lengths
@@ -31,6 +32,7 @@ from resharpen.views.circuits import draw_dispersion, draw_run
 from resharpen.views.compare_figure import draw_comparison, draw_remedies
 from resharpen.views.inspection import COMPARED
 from resharpen.views.palette import BLUE, KNOWN, ORANGE
+from resharpen.views.positions_figure import draw_positions
 from resharpen.views.style import our_style, picture
 from resharpen.views.tasks_study import draw_tasks
 from resharpen.views.violins import Look, darker, shade
@@ -172,6 +174,10 @@ def tasks() -> Figure:
     return draw_tasks(gains, f"{experiment.models} draws, {experiment.steps:,} steps")
 
 
+def positions() -> Figure:
+    return draw_positions(losses(pl.read_csv(ROOT / "reference/studies/positions-laptop-distances.csv")))
+
+
 def comparison() -> Figure:
     """Of the example in the README."""
     return draw_comparison(rs.compare(rs.run(rs.read_toml(ROOT / "examples/my_norm.toml"), RUNS / "my_norm")))
@@ -256,6 +262,7 @@ PICTURES: dict[str, Callable[[], Figure | bytes]] = {
     "rope": rope,
     "remedies": remedies,
     "tasks": tasks,
+    "positions": positions,
     "anchors": anchors,
     **{f"fig{n}-overnight": partial(reference, f"fig{n}-overnight") for n in (1, 2, 3, 4, 5)},
     "fig6-overnight": partial(reference, "fig6-7-overnight"),

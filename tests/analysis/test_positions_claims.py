@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -144,12 +145,15 @@ def test_losses_of_a_run(run):
 
 def test_the_figure(run):
     (found,) = losses(distances(run, read_near(run)))
-    figure = draw_positions([found, made_up("copy-v48")])
+    long = replace(made_up("copy-v48"), title="Copy distinct items, v = 48")
+    figure = draw_positions([found, long, long, long])
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     changes = ("masking far keys", "a norm", "log n")
     assert labels[:4] == ["rope: loss on longer inputs", *(f"rope: recovered by {x}" for x in changes)]
-    assert len(figure.axes) == 4
+    assert len(figure.axes) == 8
     figure.canvas.draw()
+    left, right = (axes.title.get_window_extent() for axes in figure.axes[1:3])
+    assert left.x1 < right.x0
 
 
 def test_the_shelf_has_it():

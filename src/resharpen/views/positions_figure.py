@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,8 @@ LOSS = "loss on longer inputs"
 COLORS = {LOSS: VERMILION, "masking far keys": BLUE, "a norm": GREEN, "log n": ORANGE}
 WIDTH, ROW = 8.3, 0.2
 """Inches: of the figure, and from row to row."""
+TITLE = 20
+"""Characters in a line of the title of a column."""
 
 
 @our_style()
@@ -38,7 +41,7 @@ def draw_positions(found: Sequence[Losses]) -> Figure:
     for column, each in enumerate(found):
         _split(grid[0, column], each, named=column == 0)
         _every(grid[1, column], each, variants, named=column == 0)
-        grid[0, column].set_title(each.title, fontsize=8, fontweight="bold")
+        grid[0, column].set_title("\n".join(wrap(each.title, TITLE)), fontsize=8.5, fontweight="bold")
     draws = len(next(iter(found[0].new.values())).values_N)
     figure.suptitle(
         f"Loss on longer inputs, and what recovers it: medians over the {draws} draws that {BASE} learns best, "
