@@ -43,7 +43,8 @@ def philox(
 ) -> NDArray[np.uint32]:
     """Ten rounds of Philox4x32 on counters and keys, which broadcast; the last axis of the result holds the four words
     of a block."""
-    c0, c1, c2, c3, k0, k1 = (np.asarray(x, dtype=np.uint64) for x in np.broadcast_arrays(*counter, *key))
+    c0, c1, c2, c3 = (np.asarray(c, dtype=np.uint64) for c in np.broadcast_arrays(*counter))
+    k0, k1 = (np.asarray(k, dtype=np.uint64) for k in key)
     for _ in range(10):
         product0, product1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
         c0, c1, c2, c3 = (
