@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from resharpen.experiments.keeping.shard import LEASE
 from resharpen.experiments.keeping.store import Run
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="looks into /proc")
@@ -40,6 +41,12 @@ def wait_until_it_handles_signals(process: subprocess.Popen) -> None:
         time.sleep(0.001)
 
 
+def wait_for_files(directory: Path, name: str, number: int, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while len(list(directory.rglob(name))) < number and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
 def assert_ended_by(process: subprocess.Popen, number: int) -> None:
     _, error = process.communicate(timeout=120)
     assert process.returncode == 128 + number, error
@@ -67,10 +74,12 @@ def test_signals_in_training(tmp_path):
     with process:
         next(line for line in process.stdout if "so far:" in line)
         assert not list(out.rglob("state.safetensors"))  # the first would be saved after ten seconds
-        os.killpg(process.pid, signal.SIGUSR1)
+        wait_for_files(out, LEASE, 2, seconds=60)  # on a busy machine the second worker starts seconds later
         deadline = time.monotonic() + 8
+        # a request made before a worker has built its models finds nothing to save, so it is repeated
         while len(list(out.rglob("state.safetensors"))) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
+            os.killpg(process.pid, signal.SIGUSR1)
+            wait_for_files(out, "state.safetensors", 2, seconds=1)
         assert len(list(out.rglob("state.safetensors"))) == 2
         assert process.poll() is None
         os.killpg(process.pid, signal.SIGTERM)
