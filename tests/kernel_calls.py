@@ -84,10 +84,14 @@ def _rotation(engine: NativeEngine, longest: int) -> Extents:
     return [(engine._angles(longest).size, FLOAT)] * 2
 
 
-def transformer_train(engine: NativeEngine, t, cosine, sine, inputs, targets, lengths, first, n, longest) -> Extents:
+def transformer_train(
+    engine: NativeEngine, t, cosine, sine, inputs, targets, lengths, first, rate, keys, n, longest
+) -> Extents:
     sequences = t.n_steps * n
     tokens = int(ints(lengths, sequences).sum())
-    return *_rotation(engine, longest), *[(tokens, FLOAT)] * 2, (sequences, FLOAT), (t.n_models * sequences, FLOAT)
+    read = *[(tokens, FLOAT)] * 2, (sequences, FLOAT), (t.n_models * sequences, FLOAT)
+    dropout_keys = t.n_models * t.n_steps * 3 * engine.problem.model.layers * 2
+    return *_rotation(engine, longest), *read, (t.n_models, FLOAT), (dropout_keys, FLOAT)
 
 
 def transformer_evaluate(

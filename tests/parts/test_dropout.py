@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from helpers import assert_same, make_ensemble, moved, retriever_problem, transformer_problem
+from helpers import assert_same, make_ensemble, minimal_problem, moved, retriever_problem, transformer_problem
 
 import resharpen as rs
 from resharpen.engines.choose import why_not_native
@@ -76,8 +76,9 @@ def test_the_rate_is_drawn_and_can_be_narrowed():
         make_ensemble(problem, dropout_rate=1.0)
 
 
-def test_the_native_engine_says_why_it_cannot():
-    reason = why_not_native(transformer_problem("peri", dropout="dropout"))
+def test_native_engines_say_whether_they_can():
+    assert not why_not_native(transformer_problem("peri", dropout="dropout"))
+    reason = why_not_native(minimal_problem("peri", dropout="dropout"))
     assert reason == "it does not support the dropout 'dropout', only no-dropout"
 
 

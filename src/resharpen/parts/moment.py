@@ -68,8 +68,13 @@ def uniforms(moment: Moment, name: str, n: int | None, shape: tuple[int, ...]) -
 
 def words_per_sequence(keys_SxMx2: NDArray[np.uint32], name: str, n: int) -> NDArray[np.uint32]:
     """`uniforms` without further axes, times 2^24, of several steps, [S, M, n]: for engines without torch."""
-    k0_SxMx1, k1_SxMx1 = (keys_SxMx2[..., i, None] ^ np.uint32(k) for i, k in enumerate(_key(name)))
-    return streams.philox((k0_SxMx1, k1_SxMx1), (0, np.arange(n), 0, 0))[..., 0] >> np.uint32(8)
+    key_SxMx1x2 = named_keys(keys_SxMx2, name)[..., None, :]
+    return streams.philox((key_SxMx1x2[..., 0], key_SxMx1x2[..., 1]), (0, np.arange(n), 0, 0))[..., 0] >> np.uint32(8)
+
+
+def named_keys(keys_SxMx2: NDArray[np.uint32], name: str) -> NDArray[np.uint32]:
+    """The key of the random numbers of one use, [S, M, 2]."""
+    return keys_SxMx2 ^ np.array(_key(name), np.uint32)
 
 
 def _key(name: str) -> streams.Key:

@@ -39,6 +39,7 @@ CASES = {
     "transformer, sinusoidal": (NativeTransformer, transformer_problem("all", positions="sinusoidal")),
     "transformer, learned": (NativeTransformer, transformer_problem("all", positions="learned")),
     "transformer, learned-offset": (NativeTransformer, transformer_problem("all", positions="learned-offset")),
+    "transformer, dropout": (NativeTransformer, transformer_problem("all", dropout="dropout")),
     "transformer, rope": (NativeTransformer, transformer_problem("all", Transformer(6))),
     "transformer, odd widths": (NativeTransformer, transformer_problem("none", Transformer(6, 1, 36, 1, 50))),
 }

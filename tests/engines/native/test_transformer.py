@@ -77,13 +77,17 @@ OF_PARTS = {
     "sinusoidal": {"positions": "sinusoidal"},
     "learned": {"positions": "learned"},
     "learned-offset": {"positions": "learned-offset"},
+    "dropout": {"dropout": "dropout"},
+    "dropout+sink+learned-offset": {"dropout": "dropout", "attention": "sink", "positions": "learned-offset"},
+    "dropout+window+t5": {"dropout": "dropout", "attention": "window", "positions": "t5"},
+    "dropout+ssmax": {"dropout": "dropout", "attention": "ssmax"},
 }
-"""Of each attention and position encoding a variant, in which it stands beside another part."""
+"""Of each attention, position encoding and dropout a variant, in which it stands beside another part."""
 FAR = branching((150, 0), (140, 20), (16, 3), (1, 1))
 """Distances beyond the last bucket of T5."""
 
 
-@pytest.mark.parametrize("parts", ["kerple", "window+t5", "sink", "learned", "learned-offset"])
+@pytest.mark.parametrize("parts", ["kerple", "window+t5", "sink", "learned", "learned-offset", "dropout"])
 def test_parity_of_parts(parts):
     check_parity(transformer_problem("peri", **OF_PARTS[parts]), models=3)
 
@@ -157,8 +161,9 @@ def test_parity_at_the_size_of_the_paper(placement):
 
 
 @pytest.mark.parametrize("march", ["x86-64-v3", "x86-64"])
-def test_parity_on_older_processors(march):
-    check_parity(replace(transformer_problem("all"), march=march), steps=(1, 10))
+@pytest.mark.parametrize("dropout", ["no-dropout", "dropout"])
+def test_parity_on_older_processors(march, dropout):
+    check_parity(replace(transformer_problem("all", dropout=dropout), march=march), steps=(1, 10))
 
 
 @pytest.mark.parametrize(
@@ -174,6 +179,8 @@ def test_parity_on_older_processors(march):
         ("seven", {"norm": "layer", "positions": "sinusoidal"}),
         ("all", {"positions": "learned"}),
         ("all", {"positions": "learned-offset"}),
+        ("all", {"dropout": "dropout"}),
+        ("peri", {"dropout": "dropout", "attention": "sink"}),
     ],
     ids=lambda x: x if isinstance(x, str) else "+".join(x.values()),
 )

@@ -61,6 +61,8 @@ class NativeEngine:
     """Measures of the kernel, in the order of the arguments of its `evaluate`."""
     SCORES: ClassVar[tuple[Callable[..., Any], ...]]
     """The `Task.score` whose measures those are."""
+    READS: ClassVar[tuple[str, ...]] = ()
+    """Hyperparameters of parts that the kernel reads."""
 
     step: int
 
@@ -88,7 +90,7 @@ class NativeEngine:
         if reason := cls.why_not(problem, training):
             return reason
         for name in {**problem.optimizer.hyperparameters, **problem.parts.hyperparameters}:
-            if name not in TABLE:
+            if name not in (*TABLE, *cls.READS):
                 return f"it does not read the hyperparameter '{name}'"
         task, measured = problem.task, measured_alike(problem, cls.MEASURES, cls.SCORES)
         # a custom reduction may read every measure of the task
@@ -234,6 +236,7 @@ def unknown_part(
     positions: Sequence[str] = ("nope",),
     norms: Sequence[str] = ("rms",),
     sites: Sequence[str] = KERNEL_SITES[:5],
+    dropouts: Sequence[str] = ("no-dropout",),
 ) -> str:
     """The first part of a problem that a kernel does not support, with those that it does; empty if it supports all."""
     parts = problem.parts
@@ -241,7 +244,7 @@ def unknown_part(
         ("norm", parts.norm, NORMS, norms),
         ("attention", parts.attention, ATTENTIONS, attentions),
         ("positions", parts.positions, POSITIONS, positions),
-        ("dropout", parts.dropout, DROPOUTS, ("no-dropout",)),
+        ("dropout", parts.dropout, DROPOUTS, dropouts),
         ("optimizer", problem.optimizer, {"adamw": adamw}, ("adamw",)),
     ):
         # a user's part may have the name of a built-in one

@@ -21,7 +21,8 @@ from resharpen.engines.native.base import Floats, NativeEngine, load_kernel, poi
 from resharpen.engines.native.contract import KERNEL_SITES, KNOWN
 from resharpen.errors import UserError
 from resharpen.models import Model, Transformer
-from resharpen.parts.moment import step_keys, words_per_sequence
+from resharpen.parts.dropout import dropout
+from resharpen.parts.moment import named_keys, step_keys, words_per_sequence
 from resharpen.parts.positions.learned_offset import first_positions, learned_offset
 from resharpen.parts.positions.rope import angles
 from resharpen.parts.positions.rope_500k import LARGE_BASE
@@ -60,7 +61,7 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
         march,
         MEASURES,
         {"Automaton": Tables},
-        train=[*[c_void_p] * 6, c_int32, c_int32],
+        train=[*[c_void_p] * 8, c_int32, c_int32],
         evaluate=[c_void_p, c_float, *[c_void_p] * 6, c_int32, c_int32, c_void_p, c_int32, *[c_void_p] * 3],
         sample=[POINTER(Tables), c_void_p, *[c_uint32] * 2, *[c_int32] * 3, *[c_void_p] * 3],
     )
@@ -71,6 +72,7 @@ def kernel(model: Model, march: str = "native") -> ctypes.CDLL:
 class NativeTransformer(NativeEngine):
     kernel = staticmethod(kernel)
     MEASURES, SCORES = MEASURES, (Task.score, Language.score)
+    READS = tuple(dropout.hyperparameters)
     STEPS_AT_ONCE = 16  # minibatches of all steps are drawn first; then each model trains on all of them
 
     def __init__(self, problem: Problem, ensemble: Ensemble):
@@ -79,7 +81,9 @@ class NativeTransformer(NativeEngine):
 
     @staticmethod
     def why_not(problem: Problem, training: bool) -> str:
-        return unknown_part(problem, TRAINED_WITH, POSITIONS, ("rms", "layer"), KERNEL_SITES)
+        return unknown_part(
+            problem, TRAINED_WITH, POSITIONS, ("rms", "layer"), KERNEL_SITES, dropouts=("no-dropout", dropout.name)
+        )
 
     def _measure(self, weights: Arrays, validation: Any, report: bool) -> Measures:
         """TVD, and the logit of the marked token if there is one; nan for nan weights, without computing."""
@@ -116,16 +120,32 @@ class NativeTransformer(NativeEngine):
         longest = int(lengths_SxN.max())
         self._check_tokens(inputs)
         arrays = (*self._rotation(longest), inputs, targets, lengths_SxN)
-        first_MxSxN = self._first_positions(lengths_SxN)
-        self._train(n, *map(pointer, arrays), None if first_MxSxN is None else pointer(first_MxSxN), batch, longest)
+        further = (self._first_positions(lengths_SxN), *self._dropout(n))
+        self._train(n, *map(pointer, arrays), *(x if x is None else pointer(x) for x in further), batch, longest)
+
+    def _dropout(self, n: int) -> tuple[Floats, NDArray[np.uint32]] | tuple[None, None]:
+        """The rate of every model, and the keys of its random numbers by step and use; None without dropout."""
+        if self.problem.parts.dropout is not dropout:
+            return None, None
+        uses = [
+            f"{block}{dropout.name} {on} 1"
+            for block in self._model.blocks
+            for on in (("weights",) if block.endswith("attention.") else ()) + ("block_out",)
+        ]
+        keys = [named_keys(self._step_keys(n), use) for use in uses]
+        rate_M = self.ensemble.hyperparameters["dropout_rate"].astype(np.float32)
+        return rate_M, np.ascontiguousarray(np.stack(keys, axis=2).swapaxes(0, 1))
+
+    def _step_keys(self, n: int) -> NDArray[np.uint32]:
+        problem, steps = self.problem, range(self.step, self.step + n)
+        return step_keys(problem.seed, problem.setting, self.ensemble.draw_M, steps)
 
     def _first_positions(self, lengths_SxN: NDArray[np.int32]) -> NDArray[np.int32] | None:
         """The position of the first token of every sequence, by model and step; None if all are 0."""
-        problem, (n, batch) = self.problem, lengths_SxN.shape
-        if problem.parts.positions is not learned_offset:
+        n, batch = lengths_SxN.shape
+        if self.problem.parts.positions is not learned_offset:
             return None
-        keys_SxMx2 = step_keys(problem.seed, problem.setting, self.ensemble.draw_M, range(self.step, self.step + n))
-        words_SxMxN = words_per_sequence(keys_SxMx2, f"{learned_offset.name} 1", batch).astype(np.int64)
+        words_SxMxN = words_per_sequence(self._step_keys(n), f"{learned_offset.name} 1", batch).astype(np.int64)
         first_SxMxN = first_positions(words_SxMxN, lengths_SxN[:, None], self._variant.learned)
         return np.ascontiguousarray(first_SxMxN.swapaxes(0, 1), np.int32)
 

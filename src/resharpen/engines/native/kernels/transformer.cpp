@@ -43,11 +43,13 @@ const char* parameters(const Variant* variant) {
 
 // Advance an ensemble by n_steps on the given minibatches, which are concatenated; lengths [steps, n]. A negative
 // target is none: its place has no loss. `first` has the position of the first token of each sequence, [models, steps,
-// n]; if it is null, all are 0.
+// n]; if it is null, all are 0. `dropout_rate` [models] is null without dropout, `dropout_keys` are [models, steps,
+// kDropoutKeys, 2].
 void train(const Training<float>* a, const float* cosine, const float* sine, const int32_t* inputs,
-           const int32_t* targets, const int32_t* lengths, const int32_t* first, int32_t n, int32_t longest) {
+           const int32_t* targets, const int32_t* lengths, const int32_t* first, const float* dropout_rate,
+           const uint32_t* dropout_keys, int32_t n, int32_t longest) {
     const FlushSubnormals flush;
-    const auto model = std::make_unique<Transformer>(a->variant, Rotation{cosine, sine}, longest, true);
+    const auto model = std::make_unique<Transformer>(a->variant, Rotation{cosine, sine}, longest, true, dropout_rate);
     std::vector<Ragged> batches;
     for (int i = 0; i < a->n_steps; i++) {
         batches.push_back({inputs, targets, lengths, nullptr, n});
@@ -56,7 +58,9 @@ void train(const Training<float>* a, const float* cosine, const float* sine, con
     }
     auto gradient = [&](int m, int i, const float* theta, float epsilon, float* to) {
         Ragged batch = batches[i];
-        if (first) batch.first = first + (std::size_t(m) * a->n_steps + i) * n;
+        const std::size_t of_step = std::size_t(m) * a->n_steps + i;
+        if (first) batch.first = first + of_step * n;
+        if (dropout_rate) model->dropout = Dropout(dropout_rate[m], dropout_keys + of_step * kDropoutKeys * 2);
         return gradient_of(*model, batch, theta, epsilon, to);
     };
     train_models(*a, model->setup.layout, gradient, norm_of);

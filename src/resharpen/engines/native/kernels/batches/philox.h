@@ -21,23 +21,36 @@ RESHARPEN_INLINE WideRegister multiply_low_halves(WideRegister a, WideRegister b
 #endif
 }
 
-// kBlocksAtOnce blocks of four words of the stream (index, step), from `block` on. Each 32-bit word of a counter is in
-// the low half of a 64-bit element; the high half is ignored. Assumes little-endian byte order.
-inline void philox_blocks(const uint32_t key[2], uint32_t block, uint32_t index, uint32_t step, uint32_t* words) {
-    WideRegister c0, c1 = index - WideRegister{}, c2 = step - WideRegister{}, c3{};
-    for (int i = 0; i < kBlocksAtOnce; i++) c0[i] = block + i;
+// Replaces kBlocksAtOnce counters by their words. Each 32-bit word is in the low half of a 64-bit element; the high
+// half is ignored.
+RESHARPEN_INLINE void philox_rounds(const uint32_t key[2], WideRegister c[4]) {
     uint32_t k0 = key[0], k1 = key[1];
     for (int round = 0; round < 10; round++) {
-        const WideRegister product0 = multiply_low_halves(c0, 0xD2511F53u - WideRegister{});
-        const WideRegister product1 = multiply_low_halves(c2, 0xCD9E8D57u - WideRegister{});
-        c0 = (product1 >> 32) ^ c1 ^ uint64_t(k0);
-        c1 = product1;
-        c2 = (product0 >> 32) ^ c3 ^ uint64_t(k1);
-        c3 = product0;
+        const WideRegister product0 = multiply_low_halves(c[0], 0xD2511F53u - WideRegister{});
+        const WideRegister product1 = multiply_low_halves(c[2], 0xCD9E8D57u - WideRegister{});
+        c[0] = (product1 >> 32) ^ c[1] ^ uint64_t(k0);
+        c[1] = product1;
+        c[2] = (product0 >> 32) ^ c[3] ^ uint64_t(k1);
+        c[3] = product0;
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    const WideRegister low = (c0 & 0xffffffffu) | c1 << 32, high = (c2 & 0xffffffffu) | c3 << 32;
+}
+
+RESHARPEN_INLINE void store_low_halves(uint32_t* to, WideRegister x) {
+    typedef uint32_t HalfRegister __attribute__((vector_size(kRegisterBytes / 2)));
+    const HalfRegister low = __builtin_convertvector(x, HalfRegister);
+    std::memcpy(to, &low, sizeof low);
+}
+
+// kBlocksAtOnce blocks of four words of the stream (index, step, last), from `block` on. Assumes little-endian byte
+// order.
+inline void philox_blocks(const uint32_t key[2], uint32_t block, uint32_t index, uint32_t step, uint32_t* words,
+                          uint32_t last = 0) {
+    WideRegister c[4] = {{}, index - WideRegister{}, step - WideRegister{}, last - WideRegister{}};
+    for (int i = 0; i < kBlocksAtOnce; i++) c[0][i] = block + i;
+    philox_rounds(key, c);
+    const WideRegister low = (c[0] & 0xffffffffu) | c[1] << 32, high = (c[2] & 0xffffffffu) | c[3] << 32;
     for (int i = 0; i < kBlocksAtOnce; i++, words += 4) {
         const uint64_t block_words[2] = {low[i], high[i]};
         std::memcpy(words, block_words, sizeof block_words);
@@ -45,9 +58,10 @@ inline void philox_blocks(const uint32_t key[2], uint32_t block, uint32_t index,
 }
 
 // At least n words; `words` must have room for n + 4 * kBlocksAtOnce.
-inline void philox_words(const uint32_t key[2], uint32_t index, uint32_t step, int n, uint32_t* words) {
+inline void philox_words(const uint32_t key[2], uint32_t index, uint32_t step, int n, uint32_t* words,
+                         uint32_t last = 0) {
     for (int block = 0; 4 * block < n; block += kBlocksAtOnce)
-        philox_blocks(key, block, index, step, words + 4 * block);
+        philox_blocks(key, block, index, step, words + 4 * block, last);
 }
 
 }  // namespace

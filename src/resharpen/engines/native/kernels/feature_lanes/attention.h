@@ -33,21 +33,24 @@ struct HeadGradient {
 template <int K, int STRIDE, int OUT>
 class Attention {
   public:
-    // `scale` multiplies the logits q . k. A query sees `window` keys, its own the last; INT_MAX for all.
-    Attention(int longest, float scale, int window, bool sink)
-        : scale(scale), window(window), sink(sink), scratch(longest + 2) {}
+    // `scale` multiplies the logits q . k. A query sees `window` keys, its own the last; INT_MAX for all. `drops`:
+    // there is dropout of the weights.
+    Attention(int longest, float scale, int window, bool sink, bool drops)
+        : scale(scale), window(window), sink(sink), drops(drops), scratch(longest + 2) {}
 
-    // Number of vectors that `forward` keeps for `backward`: per block a weight per key, the inverse sums, and the
-    // weights of the sink.
+    // Number of vectors that `forward` keeps for `backward`.
     std::size_t kept(int length, int from) const {
         std::size_t n = 0;
-        for (int end = length; end > from; end -= kLanes) n += end - first_key(std::max(from, end - kLanes)) + 1 + sink;
+        for (int end = length; end > from; end -= kLanes) n += kept_of(end - first_key(std::max(from, end - kLanes)));
         return n;
     }
 
     // Outputs of the queries from .. length-1. Keeps weights in `keep` unless null; returns its end.
+    // drop(begin, first, keys, e, a) writes weights after dropout, of the queries from `begin` and the keys from
+    // `first`.
+    template <class Drop>
     f32x16* forward(int length, int from, const float* q, const float* k, const float* v, float* out, f32x16* keep,
-                    HeadLogits head) {
+                    HeadLogits head, Drop drop) {
         for (int end = length; end > from; end -= kLanes) {
             const int begin = std::max(from, end - kLanes), n = end - begin, first = first_key(begin),
                       keys = end - first;
@@ -59,10 +62,12 @@ class Attention {
             hide(e, begin - first, keys, -INFINITY);
             softmax(e, begin - first, keys, head.s);
             hide(e, begin - first, keys, 0);
+            if (drops) drop(begin, first, keys, e, e + dropped_from(keys));
+            const f32x16* a = e + dropped_from(keys);
             float *o = out + begin * OUT, *inverse = floats(e + keys);
-            gemm(n, keys, K / kLanes, weights(e).transposed(), row_major(v + first * STRIDE, STRIDE), o, OUT);
+            gemm(n, keys, K / kLanes, weights(a).transposed(), row_major(v + first * STRIDE, STRIDE), o, OUT);
             for (int i = 0; i < n; i++, o += OUT) multiply(inverse[i], o, o);
-            if (keep) keep += keys + 1 + sink;
+            if (keep) keep += kept_of(keys);
         }
         return keep;
     }
@@ -70,7 +75,8 @@ class Attention {
     // Writes dq of these queries, and dk, dv of all keys, in rows like those of q, k, v; returns the end of what was
     // kept. With unnormalized weights e, and dO divided by their sum instead:
     //     dE = dO V^T     dS = scale e (dE - inverse sum_j e dE)     dQ = dS K     dK = dS^T Q     dV = e^T dO
-    // A factor of the logits is applied to dQ, and to Q for dK, instead of to every dS.
+    // With weights a after dropout, dV = a^T dO and dS = scale (a dE - e inverse sum_j a dE). A factor of the logits is
+    // applied to dQ, and to Q for dK, instead of to every dS.
     const f32x16* backward(int length, int from, const float* q, const float* k, const float* v, const float* d_out,
                            const f32x16* e, float* dq, float* dk, float* dv, HeadLogits head, HeadGradient gradient) {
         f32x16* d = scratch.data();
@@ -81,16 +87,17 @@ class Attention {
             const float *q_block = q + begin * STRIDE, *inverse = floats(e + keys);
             for (int i = 0; i < n; i++) multiply(inverse[i], d_out + (begin + i) * OUT, d_o + i * K);
             times_transposed(keys, v + first * STRIDE, d_o, K, d, nullptr, 1);
-            const f32x16 mean = softmax_backward(e, d, keys);
+            const f32x16* a = e + dropped_from(keys);
+            const f32x16 mean = drops ? dropped_backward(e, a, d, keys) : softmax_backward(e, d, keys);
             if (sink) *gradient.s -= horizontal_sum(first_lanes(n, e[keys + 1] * mean, 0));
             if (gradient.bias) add_by_distance(d, begin - first, n, keys, gradient.bias);
             gemm(n, keys, K / kLanes, weights(d).transposed(), row_major(k + first * STRIDE, STRIDE),
                  dq + begin * STRIDE, STRIDE);
             if (head.log_n) multiply_backward(n, begin, q_block, dq + begin * STRIDE, head, *gradient.s);
             const int fresh = std::min(written, end) - first;
-            keys_backward(0, fresh, n, q_block, e, dk + first * STRIDE, dv + first * STRIDE, head, false);
-            keys_backward(fresh, keys, n, q_block, e, dk + first * STRIDE, dv + first * STRIDE, head, true);
-            written = first, e += keys + 1 + sink;
+            keys_backward(0, fresh, n, q_block, a, dk + first * STRIDE, dv + first * STRIDE, head, false);
+            keys_backward(fresh, keys, n, q_block, a, dk + first * STRIDE, dv + first * STRIDE, head, true);
+            written = first, e += kept_of(keys);
         }
         for (int key = 0; key < written; key++)  // out of all windows
             for (int j = 0; j < K; j += kLanes)
@@ -101,13 +108,17 @@ class Attention {
   private:
     float scale;
     int window;
-    bool sink;
+    bool sink, drops;
     std::vector<f32x16> scratch;
     alignas(64) float block_t[K * kLanes], d_o[kLanes * K], multiplied[kLanes * K];
 
     static float* floats(f32x16* x) { return reinterpret_cast<float*>(x); }
     static const float* floats(const f32x16* x) { return reinterpret_cast<const float*>(x); }
     static Left weights(const f32x16* e) { return {floats(e), kLanes, 1}; }
+
+    // Per block: a weight per key, the inverse sums, the weights of the sink, and the weights after dropout.
+    int kept_of(int keys) const { return keys + 1 + sink + (drops ? keys : 0); }
+    int dropped_from(int keys) const { return drops ? keys + 1 + sink : 0; }
 
     // The first key that a query from `begin` on sees.
     int first_key(int begin) const { return std::max(0, begin - (window - 1)); }
@@ -119,15 +130,15 @@ class Attention {
     }
 
     // Derivatives by some keys and values of a block: written, or added.
-    void keys_backward(int from, int to, int n, const float* q_block, const f32x16* e, float* dk, float* dv,
+    void keys_backward(int from, int to, int n, const float* q_block, const f32x16* a, float* dk, float* dv,
                        HeadLogits head, bool add) {
         if (from == to) return;
         const f32x16* d = scratch.data() + from;
-        e += from, dk += from * STRIDE, dv += from * STRIDE;
+        a += from, dk += from * STRIDE, dv += from * STRIDE;
         if (n < kLanes) {
             const Right q_right = head.log_n ? row_major(multiplied, K) : row_major(q_block, STRIDE);
             gemm(to - from, n, K / kLanes, weights(d), q_right, dk, STRIDE, add);
-            gemm(to - from, n, K / kLanes, weights(e), row_major(d_o, K), dv, STRIDE, add);
+            gemm(to - from, n, K / kLanes, weights(a), row_major(d_o, K), dv, STRIDE, add);
             return;
         }
         for (int j = 0; j < K; j += kLanes) {
@@ -135,7 +146,7 @@ class Attention {
                 thin_gemm<kLanes, K, STRIDE>(to - from, floats(d), multiplied + j, dk + j, add);
             else
                 thin_gemm<kLanes, STRIDE, STRIDE>(to - from, floats(d), q_block + j, dk + j, add);
-            thin_gemm<kLanes, K, STRIDE>(to - from, floats(e), d_o + j, dv + j, add);
+            thin_gemm<kLanes, K, STRIDE>(to - from, floats(a), d_o + j, dv + j, add);
         }
     }
 
@@ -194,6 +205,12 @@ class Attention {
     f32x16 softmax_backward(const f32x16* e, f32x16* d, int end) {
         const f32x16 mean = e[end] * fold(end, broadcast(0), plus, [&](int key) { return e[key] * d[key]; });
         for (int key = 0; key < end; key++) d[key] = scale * e[key] * (d[key] - mean);
+        return mean;
+    }
+
+    f32x16 dropped_backward(const f32x16* e, const f32x16* a, f32x16* d, int end) {
+        const f32x16 mean = e[end] * fold(end, broadcast(0), plus, [&](int key) { return d[key] *= a[key]; });
+        for (int key = 0; key < end; key++) d[key] = scale * (d[key] - e[key] * mean);
         return mean;
     }
 

@@ -15,9 +15,9 @@ struct Ragged {
 };
 
 // A sequence whose first `shared` tokens are those of the previous one and use the same rows; the others use new rows,
-// from `row` on.
+// from `row` on. `number` is its index in the minibatch.
 struct Branch {
-    int length, shared, row;
+    int length, shared, row, number;
 };
 
 // One row per token, of one or several sequences that are neighbors in alphabetical order. The path of a sequence is
@@ -27,18 +27,24 @@ class Branches {
     std::vector<Branch> all;
     std::vector<int32_t> tokens;  // of every row
     std::vector<int> position;
+    std::vector<int> number, place;  // of the row's sequence in the minibatch, and of its token in the sequence
 
     int rows() const { return int(tokens.size()); }
 
-    void clear() { all.clear(), tokens.clear(), position.clear(), path.clear(), first.clear(), wanted.clear(); }
+    void clear() {
+        all.clear(), tokens.clear(), position.clear(), number.clear(), place.clear();
+        path.clear(), first.clear(), wanted.clear();
+    }
 
     // A sequence whose first token has the position `start`.
-    void add(const int32_t* inputs, int length, int shared, int start = 0) {
-        const Branch branch{length, shared, rows()};
+    void add(const int32_t* inputs, int length, int shared, int start = 0, int of_batch = 0) {
+        const Branch branch{length, shared, rows(), of_batch};
         follow(branch);
         if (shared < length) all.push_back(branch);  // else it repeats the previous one
-        for (int p = shared; p < length; p++)
-            tokens.push_back(inputs[p]), position.push_back(start + p), first.push_back(-1);
+        for (int p = shared; p < length; p++) {
+            tokens.push_back(inputs[p]), position.push_back(start + p);
+            number.push_back(of_batch), place.push_back(p), first.push_back(-1);
+        }
     }
 
     // Add the targets of the last sequence.
@@ -86,22 +92,23 @@ class Alphabetical {
   public:
     struct Sequence {
         const int32_t *inputs, *targets;
-        int length, shared, start;
+        int length, shared, start, number;
     };
     std::vector<Sequence> all;
     int targets = 0;  // of all sequences
 
-    explicit Alphabetical(const Ragged& batch) {
+    // `share`: whether equal prefixes are computed once; otherwise they count as different.
+    Alphabetical(const Ragged& batch, bool share) {
         int tokens = 0;
         for (int i = 0; i < batch.n; tokens += batch.lengths[i++])
             if (batch.lengths[i] > 0)  // else none of its places is trained
                 all.push_back({batch.inputs + tokens, batch.targets + tokens, batch.lengths[i], 0,
-                               batch.first ? batch.first[i] : 0});
+                               batch.first ? batch.first[i] : 0, i});
         targets = int(std::count_if(batch.targets, batch.targets + tokens, [](int32_t target) { return target >= 0; }));
         std::stable_sort(all.begin(), all.end(), [](const Sequence& a, const Sequence& b) {
             return std::lexicographical_compare(a.inputs, a.inputs + a.length, b.inputs, b.inputs + b.length);
         });
-        for (std::size_t i = 1; i < all.size(); i++) {
+        for (std::size_t i = 1; share && i < all.size(); i++) {
             const Sequence &a = all[i - 1], &b = all[i];
             if (a.start != b.start) continue;
             all[i].shared =

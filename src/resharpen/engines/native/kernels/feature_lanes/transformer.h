@@ -19,7 +19,7 @@ inline bool take(const Alphabetical::Sequence& s, Branches& branches) {
     const bool alone = branches.rows() == 0;
     const int shared = !alone && kWorth * s.shared >= s.length ? s.shared : 0;
     if (!alone && branches.rows() + s.length - shared > (shared > 0 ? kFamily : kTogether)) return false;
-    branches.add(s.inputs, s.length, shared, s.start);
+    branches.add(s.inputs, s.length, shared, s.start, s.number);
     branches.want(s.targets);
     return true;
 }
@@ -30,7 +30,7 @@ inline double gradient_of(Transformer& m, const Ragged& batch, const float* thet
     m.grads.theta = gradient;
     std::memset(gradient, 0, sizeof(float) * m.setup.layout.size);
     for (Block& b : m.acts.blocks) clear(b.d_s), b.bias.clear_sums();
-    const Alphabetical sorted(batch);
+    const Alphabetical sorted(batch, !m.setup.drops);  // dropout differs between equal sequences
     double loss = 0;
     for (auto s = sorted.all.begin(); s != sorted.all.end();) {
         m.branches.clear();

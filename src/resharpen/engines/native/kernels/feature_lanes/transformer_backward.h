@@ -57,11 +57,12 @@ inline double loss_backward(Transformer& m, float scale) {
 // ---- a block, for a chunk of rows ----------------------------------------------------------------------------------
 
 // Replaces grads.x, the derivative by the block's result, by that by s; returns the derivative by y.
-inline const float* block_output_backward(const Setup& setup, const Weights& weights, Block& b, int begin, int n,
-                                          Gradients& grads) {
+inline const float* block_output_backward(const Setup& setup, const Weights& weights, const Branches& branches,
+                                          const Dropout& dropout, Block& b, int begin, int n, Gradients& grads) {
     f32x16 d[DN];
     StreamNorm::Sum d_residual, d_out;
-    if (setup.placement.residual || setup.placement.block_out)
+    const bool changes = setup.placement.block_out || dropout;
+    if (setup.placement.residual || changes)
         for (int i = begin; i < begin + n; i++) {
             load_row(at(grads.x, i, DP), d);
             if (setup.placement.residual) {
@@ -69,14 +70,14 @@ inline const float* block_output_backward(const Setup& setup, const Weights& wei
                                       d_residual.next());
                 store_row(at(grads.x, i, DP), d);
             }
-            if (setup.placement.block_out) {
+            if (dropout) dropout.output(b.index, branches.number[i], branches.place[i], d);
+            if (setup.placement.block_out)
                 weights.norm.backward(at(b.y, i, DP), weights.theta + b.at.block_out, b.r_out[i], d, d_out.next());
-                store_row(at(grads.y, i, DP), d);
-            }
+            if (changes) store_row(at(grads.y, i, DP), d);
         }
     if (setup.placement.residual) d_residual.add_to(grads.theta + b.at.residual, weights.norm.parameters());
     if (setup.placement.block_out) d_out.add_to(grads.theta + b.at.block_out, weights.norm.parameters());
-    return at(setup.placement.block_out ? grads.y : grads.x, begin, DP);
+    return at(changes ? grads.y : grads.x, begin, DP);
 }
 
 // Adds the derivative through the block, from grads.h, to grads.x.
@@ -93,9 +94,9 @@ inline void block_input_backward(const Setup& setup, const Weights& weights, Blo
     if (setup.placement.block_in) d_in.add_to(grads.theta + b.at.block_in, weights.norm.parameters());
 }
 
-inline void mlp_backward(const Setup& setup, const Weights& weights, Block& b, int l, float* w, int i, int n,
-                         Gradients& grads) {
-    const float* dy = block_output_backward(setup, weights, b, i, n, grads);
+inline void mlp_backward(const Setup& setup, const Weights& weights, const Branches& branches, const Dropout& dropout,
+                         Block& b, int l, float* w, int i, int n, Gradients& grads) {
+    const float* dy = block_output_backward(setup, weights, branches, dropout, b, i, n, grads);
     gemm(FP, n, DN, Left{at(b.wide, i, FS), FS, 1}.transposed(), row_major(dy, DP), w + kW2, DP, true);
     gemm(n, DP, FP / kLanes, {dy, DP, 1}, weights.w_2[l].transposed(), at(grads.wide, i, FS), FS);
     for (int row = i; row < i + n; row++) {
@@ -250,8 +251,8 @@ inline void backward(Transformer& m) {
         Block &a = acts.blocks[2 * l], &mlp = acts.blocks[2 * l + 1];
         float* w = grads.theta + l * kLayer;
         chunks(0, branches.rows(), [&](int i, int n) {
-            mlp_backward(setup, weights, mlp, l, w, i, n, grads);
-            const float* dy = block_output_backward(setup, weights, a, i, n, grads);
+            mlp_backward(setup, weights, branches, m.dropout, mlp, l, w, i, n, grads);
+            const float* dy = block_output_backward(setup, weights, branches, m.dropout, a, i, n, grads);
             gemm(AP, n, DN, Left{at(setup.placement.heads_out ? a.normed : a.o, i, AP), AP, 1}.transposed(),
                  row_major(dy, DP), w + kWO, DP, true);
             gemm(n, DP, AP / kLanes, {dy, DP, 1}, weights.w_o[l].transposed(), at(grads.o, i, AP), AP);

@@ -7,6 +7,7 @@
 
 #include "attention.h"
 #include "biases.h"
+#include "dropout.h"
 #include "gelu.h"
 #include "prefixes.h"
 
@@ -41,11 +42,12 @@ struct Setup {
     std::vector<float> log_n;  // of 1, 2, ..; empty for no factor
     std::vector<float> waves;  // sinusoidal positions [positions, DP]
     int window, longest;
+    bool drops;
     std::size_t rows;
 
-    Setup(Variant variant, Rotation rotation, int longest, bool for_training)
+    Setup(Variant variant, Rotation rotation, int longest, bool for_training, bool drops)
         : layout(variant), placement(variant.placement), position_kind(variant.positions), rotation(rotation),
-          window(variant.window > 0 ? variant.window : INT_MAX), longest(longest),
+          window(variant.window > 0 ? variant.window : INT_MAX), longest(longest), drops(drops),
           rows(std::max(longest, for_training ? kFamily : 0) + kLanes) {
         if (variant.attention == AttentionKind::log_n || variant.attention == AttentionKind::ssmax)
             for (int n = 1; n <= longest + kLanes; n++) log_n.push_back(float(std::log(double(n))));
@@ -115,11 +117,14 @@ struct Block {
     // Of attention, for training. Not zeroed, because few sequences have the maximum length.
     std::unique_ptr<f32x16[]> kept;
     TransformerLayout::Block at;  // its parameters
+    int index;
     double d_s[HEADS];
     DistanceBias bias;
 
-    void allocate(const Setup& setup, bool is_mlp) {
+    void allocate(const Setup& setup, int i) {
         const std::size_t rows = setup.rows;
+        const bool is_mlp = i % 2 == 1;
+        at = setup.layout.blocks[i], index = i;
         if (!is_mlp) bias.allocate(setup.position_kind, setup.longest);
         for (auto* each : {&x, &h, &y, &s}) each->resize(rows * DN);
         wide.resize(rows * (is_mlp ? FS : QS) / kLanes);
@@ -143,8 +148,8 @@ struct Activations {
     std::size_t n_kept = 0;
 
     Activations(const Setup& setup, int longest, bool for_training)
-        : attention(longest, 1.0f / std::sqrt(float(kHead)), setup.window, setup.layout.sink) {
-        for (int i = 0; i < BLOCKS; i++) blocks[i].at = setup.layout.blocks[i], blocks[i].allocate(setup, i % 2 == 1);
+        : attention(longest, 1.0f / std::sqrt(float(kHead)), setup.window, setup.layout.sink, setup.drops) {
+        for (int i = 0; i < BLOCKS; i++) blocks[i].allocate(setup, i);
         for (auto* x : {&last, &final}) x->resize(setup.rows * DN);
         logits.resize(setup.rows * VP / kLanes), r_final.resize(setup.rows);
         if (setup.on_embedding()) embedded.resize(setup.rows * DN), r_embedded.resize(setup.rows);
@@ -182,9 +187,10 @@ struct Transformer {
     Gradients grads;
     ByToken by_token;
     Branches branches;
+    Dropout dropout;  // of the current model and step
 
-    Transformer(Variant variant, Rotation rotation, int longest, bool for_training)
-        : setup(variant, rotation, longest, for_training), weights(variant), acts(setup, longest, for_training),
+    Transformer(Variant variant, Rotation rotation, int longest, bool for_training, bool drops = false)
+        : setup(variant, rotation, longest, for_training, drops), weights(variant), acts(setup, longest, for_training),
           grads(setup, longest, for_training) {}
 };
 

@@ -97,12 +97,13 @@ inline const float* heads_output(const Setup& setup, const Weights& weights, Blo
     return o;
 }
 
-inline void block_output(const Setup& setup, const Weights& weights, Block& b, int begin, int n,
-                         std::vector<f32x16>& next) {
+inline void block_output(const Setup& setup, const Weights& weights, const Branches& branches, const Dropout& dropout,
+                         Block& b, int begin, int n, std::vector<f32x16>& next) {
     for (int i = begin; i < begin + n; i++) {
         f32x16 row[DN];
         load_row(at(b.y, i, DP), row);
         if (setup.placement.block_out) b.r_out[i] = weights.norm.forward(row, weights.theta + b.at.block_out);
+        if (dropout) dropout.output(b.index, branches.number[i], branches.place[i], row);
         const float* x = at(b.x, i, DP);
         RESHARPEN_UNROLL
         for (int j = 0; j < DN; j++) row[j] += load(x + j * kLanes);
@@ -180,15 +181,17 @@ inline const float* rows_of(std::vector<f32x16>& wide, const Branch& s, const st
     return at(gathered, 0, QS);
 }
 
-inline void attend(const Setup& setup, const Weights& weights, Branches& branches, int from, Block& b,
-                   Activations& acts) {
+inline void attend(const Setup& setup, const Weights& weights, Branches& branches, const Dropout& dropout, int from,
+                   Block& b, Activations& acts) {
     f32x16* keep = b.kept.get();
     branches.each([&](const Branch& s, const std::vector<int>& path) {
         const float* q = rows_of(b.wide, s, path, acts.gathered);
         float* out = at(b.o, s.row - s.shared, AP);
         for (int head = 0; head < HEADS; head++, q += HP, out += HP)
             keep = acts.attention.forward(s.length, std::max(from, s.shared), q, q + AP, q + 2 * AP, out, keep,
-                                          logits_of(setup, weights, b, head));
+                                          logits_of(setup, weights, b, head), [&](auto... of_block) {
+                                              dropout.weights(b.index / 2, s.number, head, of_block...);
+                                          });
     });
 }
 
@@ -217,16 +220,17 @@ inline void forward(Transformer& m, int from) {
             if (l > 0 || setup.on_embedding()) queries_keys_values(setup, weights, a, l, i, n);
             rotate(setup, branches, a.wide, i, n, 1);
         });
-        attend(setup, weights, branches, first, a, acts);
+        attend(setup, weights, branches, m.dropout, first, a, acts);
         chunks(first, branches.rows(), [&](int i, int n) {
             gemm(n, AP, DN, {heads_output(setup, weights, a, i, n), AP, 1}, weights.w_o[l].weights(), at(a.y, i, DP),
                  DP);
-            block_output(setup, weights, a, i, n, b.x);
+            block_output(setup, weights, branches, m.dropout, a, i, n, b.x);
             gemm(n, DP, FP / kLanes, {block_input(setup, weights, b, i, n), DP, 1}, weights.w_1[l].weights(),
                  at(b.wide, i, FS), FS);
             hidden_layer(b, i, n);
             gemm(n, FP, DN, {at(b.wide, i, FS), FS, 1}, weights.w_2[l].weights(), at(b.y, i, DP), DP);
-            block_output(setup, weights, b, i, n, l == LAYERS - 1 ? acts.last : acts.blocks[2 * l + 2].x);
+            block_output(setup, weights, branches, m.dropout, b, i, n,
+                         l == LAYERS - 1 ? acts.last : acts.blocks[2 * l + 2].x);
         });
     }
     chunks(from, branches.rows(), [&](int i, int n) {
