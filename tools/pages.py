@@ -148,13 +148,19 @@ def anchors() -> str:
         for name in source.runs:
             run, draws = published().get(f"{name}-{source.scale}", (None, []))
             experiment = rs.figure(name, source.scale) if run is None else run.experiment
-            missing = ", not run yet" if run is None else "" if draws else ", which has not measured it so far"
+            missing = ", not run yet" if run is None else _without(run, draws)
             rows = [f"{row} {_row(given)}" for row, given in experiment.hyperparameters.items()]
             details = ", ".join([f"{experiment.steps:,} steps", f"minibatches of {experiment.batch}", *rows])
             trained.append(f"`{experiment.name}` ({details}{missing})")
             found += draws
         sections.append(section(source, found, trained))
     return "\n\n".join(sections)
+
+
+def _without(run: Reference, draws: list[Compared]) -> str:
+    """How many models have the metric of a table, unless all: some were trained before it was added."""
+    there, per_cell = max((len(each.sample.values_N) for each in draws), default=0), int(_models(run).split()[-1])
+    return "" if there == per_cell else f"; {there} of {per_cell} models per cell have this metric"
 
 
 def _row(given: Any) -> str:
