@@ -9,8 +9,8 @@ Python). `recall` has questions of 1 to 16 pairs, drawn in Python, and a loss at
 pad: the plain loop to the longest sequence of a minibatch, what is compiled for fixed shapes (torch.compile, JAX) to
 the maximum training length. At length 700 JAX trains one model per process: more do not fit. The sorted peers do what a
 skilled user would: a minibatch is sorted by length and trained in four or eight pieces, each padded to its own longest
-sequence, whose gradients add up; as a plain loop, or compiled once for all shapes. Cases that name an attention or a
-position encoding are for our engines alone.
+sequence, whose gradients add up; as a plain loop, or compiled once for all shapes. Cases that name an attention, a
+position encoding or dropout are for our engines alone.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ CASES = (
     "tomita3-ssmax",
     "tomita3-window",
     "tomita3-sink",
+    "tomita3-dropout",
+    "flip-flop-dropout",
 )
 CASES += tuple(f"tomita3-{positions}" for positions in ENCODINGS)
 LAYERS, D, HEADS = 2, 64, 4
@@ -57,12 +59,14 @@ class Full(Tomita):
 def make_problem(case: str) -> Any:
     from resharpen.engines.base import Problem
     from resharpen.models import Transformer
-    from resharpen.parts import PLACEMENTS, POSITIONS, Parts
+    from resharpen.parts import DROPOUTS, PLACEMENTS, POSITIONS, Parts
 
+    case, dropout = case.removesuffix("-dropout"), "dropout" if case.endswith("-dropout") else "no-dropout"
     positions = next((name for name in ENCODINGS if case.endswith(f"-{name}")), "rope")
     language, attention = with_attention(case.removesuffix(f"-{positions}"))
     task = TASKS[language]()
-    parts = Parts(PLACEMENTS["peri"], attention=attention, positions=POSITIONS[positions], longest=task.longest_input)
+    named = {"attention": attention, "positions": POSITIONS[positions], "dropout": DROPOUTS[dropout]}
+    parts = Parts(PLACEMENTS["peri"], **named, longest=task.longest_input)
     return Problem(task, Transformer(task.vocabulary), parts, task.usual_train_length, 64, 100_000, seed=0)
 
 

@@ -91,8 +91,8 @@ def ours(name: str, problem: Any, n_models: int, restart: bool = False, given: A
     from resharpen.engines.choose import make_engine
     from resharpen.optim.hyperparameters import TABLE, draw
 
-    draws = np.arange(n_models)
-    engine = make_engine(name, problem, Ensemble(draws, draw(TABLE, 0, problem.setting, draws)))
+    draws, rows = np.arange(n_models), {**TABLE, **problem.parts.hyperparameters}
+    engine = make_engine(name, problem, Ensemble(draws, draw(rows, 0, problem.setting, draws)))
     engine.advance(after)
     begin = engine.dump()
     return Trainer(lambda steps: engine.advance(steps, given), reset=lambda: restart and engine.load(begin))
