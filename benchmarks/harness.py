@@ -1,4 +1,4 @@
-"""What the benchmarks share: systems in processes of their own, rounds that alternate between them, one table."""
+"""Common code of the benchmarks: systems run in their own processes, rounds alternate between them, one table."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ CORES = cores()
 ROUNDS, LEAST_ROUNDS = 4, 3
 TOLERANCE = 1e-5
 NOTES = f"""
-How it is measured. Every system runs in processes of its own and uses all cores the better way: one single-threaded
-process per core, or one process with all threads, each with the better of a few ensemble sizes, as a short trial finds
+How it is measured. Every system runs in its own processes and uses all cores: as one single-threaded process per core,
+or as one process with all threads, whichever a short trial finds faster, with the fastest of a few ensemble sizes
 (ours: always a process per core). Before it is timed, a peer's loss on a minibatch has to agree with that of our torch
 engine to {TOLERANCE:g}, with large random weights; native is held to the torch engine by the tests of this repository.
 Then rounds alternate between the systems: {ROUNDS} with the trial, {LEAST_ROUNDS} where a single call is long.
@@ -46,21 +46,21 @@ one process held, interpreter and libraries included.
 
 @dataclass(frozen=True)
 class System:
-    """A way to train models; the first of the ensemble sizes is that of --quick."""
+    """A way to train models. --quick uses the first of the ensemble sizes."""
 
     build: Callable[[int], Trainer]
     steps: int
-    """Steps in one timed call, the same for every call: JAX compiles for it."""
+    """Steps in one timed call; constant, because JAX compiles for it."""
     sizes: tuple[int, ...] = (1,)
     needs: str = "torch"
     threads: bool = True
-    """Whether one process with all threads is to be tried too."""
+    """Whether to try one process with all threads as well."""
     quick: bool = True
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a step of a model takes: real tokens, operations of the formula as printed, those of the native kernel."""
+    """Per step of one model: tokens without padding, operations of the printed formula, operations of the kernel."""
 
     tokens: float
     printed: float
@@ -72,20 +72,20 @@ class Benchmark:
     about: str | None
     cases: tuple[str, ...]
     quick: str
-    """The case of --quick."""
+    """The case that --quick runs."""
     problem: Callable[[str], Any]
-    """Of a case; what follows takes the problem."""
+    """Case -> problem, the argument of the next two functions."""
     systems: Callable[[Any], dict[str, System]]
     work: Callable[[Any], Work]
     alike: Callable[[str], str] = lambda case: case
-    """Cases with the same answer share one trial of sizes and ways."""
+    """Cases with the same value share one trial of ensemble sizes and of processes against threads."""
 
 
-# ---- in a process of its own ----------------------------------------------------------------------------------------
+# ---- in a separate process ------------------------------------------------------------------------------------------
 
 
 def work_for(benchmark: Benchmark, case: str, name: str, n_models: int, processes: int) -> None:
-    """Build, show the loss, warm up; then a round for every line of input, until there is no more."""
+    """Build the system, print its loss, warm up; then run one round per line of input until the input ends."""
     replies, sys.stdout = sys.stdout, sys.stderr
 
     def reply(**what: Any) -> None:
@@ -120,7 +120,7 @@ def seconds_of_call(trainer: Trainer, steps: int) -> float:
 
 
 def peak_memory() -> float:
-    """Of this process, in MB."""
+    """Peak memory of this process in MB."""
     status = Path("/proc/self/status")
     if status.exists():  # what getrusage tells is at least that of the parent when it started us
         return next(float(line.split()[1]) for line in status.read_text().splitlines() if line[:6] == "VmHWM:") / 1e3
@@ -133,7 +133,7 @@ def peak_memory() -> float:
 
 
 class Pool:
-    """The processes of one system, each with its own models; only while a round is on do they compute."""
+    """The processes of one system, each with its own models. They are idle between rounds."""
 
     def __init__(self, case: str, name: str, system: System, n_models: int, processes: int, expected: float):
         self.n_models, self.processes, self.error = n_models, processes, ""
@@ -155,7 +155,7 @@ class Pool:
             self._fail(f"not timed: its loss is {losses[0]:.6g} and not {expected:.6g}")
 
     def round(self, seconds: float) -> float:
-        """Model-steps/s of all processes together; 0 if one of them failed."""
+        """Total model-steps/s of all processes; 0 if one of them failed."""
         began = time.perf_counter()
         for process in self._running:
             assert process.stdin is not None
@@ -177,7 +177,7 @@ class Pool:
         self._running = []
 
     def _replies(self) -> list[dict[str, Any]]:
-        """One from each process, or none if one of them failed."""
+        """One answer per process, or none if one of them failed."""
         lines = [process.stdout.readline() for process in self._running if process.stdout is not None]
         replies = [json.loads(line) if line else {"error": "its process died"} for line in lines]
         if errors := [reply["error"] for reply in replies if "error" in reply]:
@@ -191,7 +191,7 @@ class Pool:
 
 
 def best_pool(start: Callable[[int, int], Pool], system: System, seconds: float, quick: bool) -> Pool:
-    """The sizes with a process per core, then the best size with all threads in one process; the others are closed."""
+    """Try all sizes with one process per core, then the best size in one process with all threads; keep the fastest."""
     best = start(system.sizes[0], CORES)
     others: list[tuple[int | None, int]] = [] if quick else [(n, CORES) for n in system.sizes[1:]]
     others += [(None, 1)] if system.threads and CORES > 1 and not quick else []
@@ -207,7 +207,7 @@ def best_pool(start: Callable[[int, int], Pool], system: System, seconds: float,
 def measure(
     benchmark: Benchmark, case: str, names: Sequence[str], seconds: float, quick: bool, settled: dict[Any, Any]
 ) -> list[dict[str, Any]]:
-    """A row for each system. `settled` remembers the best size and way of a system."""
+    """One row per system. `settled` stores the best size of a system, and whether it uses processes or threads."""
     problem, pools = benchmark.problem(case), dict[str, Pool]()
     systems, batch = benchmark.systems(problem), minibatches(problem)[0]
     usual = "softmax", type(problem.model).positions  # the peers have no others
@@ -261,7 +261,7 @@ extern "C" float run(long n) {
 
 
 def peak_flops() -> float:
-    """Floating point operations a second of a loop of fused multiply-adds, all cores at once: the best vector width."""
+    """Peak floating-point operations per second, from fused multiply-adds on all cores with the best vector width."""
     from resharpen.engines.native.compiler import find_compiler
 
     def of_core(run: Callable[[int], float], width: int, n: int = 1_000_000) -> float:
@@ -290,7 +290,7 @@ VERSIONS = ("resharpen", "torch", "jax", "numpy", "python")
 
 
 def machine_row() -> dict[str, Any]:
-    """The peak, and what the numbers depend on."""
+    """The peak, and the machine and versions that results depend on."""
     row = {"case": "machine", "system": "peak", "unit": "FLOP/s", "value": peak_flops()} | provenance()
     if importlib.util.find_spec("jax"):
         row["versions"]["jax"] = metadata.version("jax")

@@ -48,7 +48,7 @@ LAYERS, D, HEADS = 2, 64, 4
 
 
 class Full(Tomita):
-    """Rows without an end."""
+    """Random sequences that never end, so all have the same length."""
 
     def batch(self, key: streams.Key, group: int, step: int, n: int, train_length: int) -> Batch:
         targets = streams.below(streams.words(key, n * train_length, group, step), 2).reshape(n, train_length)
@@ -76,7 +76,7 @@ def longest(problem: Any) -> int:
 
 
 def token_counts(batch: Batch) -> np.ndarray:
-    """Input tokens of each sequence up to the last place that is trained on."""
+    """Number of input tokens of each sequence up to its last trained position."""
     return batch.mask.shape[1] - batch.mask[:, ::-1].argmax(1)
 
 
@@ -96,14 +96,14 @@ def rotation(length: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def sorted_pieces(batch: Batch, n: int) -> list[tuple[np.ndarray, ...]]:
-    """So many pieces of equally many sequences, which differ little in length; each cut to its longest."""
+    """Sort a minibatch by length and split it into n equal pieces, each padded to its longest sequence only."""
     length_N = token_counts(batch)
     pieces = np.array_split(np.argsort(length_N, kind="stable"), n)
     return [tuple(x[rows, : length_N[rows].max()] for x in batch) for rows in pieces]
 
 
 def loop(problem: Any, data: list[list[tuple[np.ndarray, ...]]], **compiled: Any) -> Trainer:
-    """`data` are the minibatches, each in pieces or as one; `compiled` is what torch.compile takes, if anything."""
+    """A plain loop over minibatches, each a list of pieces. `compiled`: arguments of torch.compile, if any."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -193,7 +193,7 @@ def jax_trainer(problem: Any, n_models: int) -> Trainer:
 
 def systems(problem: Any) -> dict[str, System]:
     def engine(name: str, n: int) -> Trainer:
-        """The same four minibatches in every call: lengths differ. Full rows are not what the kernel would draw."""
+        """Every call uses the same four minibatches, because lengths differ. The kernel cannot draw those of `Full`."""
         given = minibatches(problem) if isinstance(problem.task, Full) else None
         return ours(name, problem, n, restart=True, given=given)
 
@@ -221,7 +221,7 @@ def systems(problem: Any) -> dict[str, System]:
 
 
 def work(problem: Any) -> Work:
-    """What the formula needs, without padding: also what the kernel performs."""
+    """Operations of the formula without padding; the kernel performs the same."""
     length = np.concatenate([token_counts(batch) for batch in minibatches(problem)]).astype(float)
     matrices = LAYERS * 12 * D * D + D * problem.task.vocabulary
     attention = LAYERS * 2 * 2 * D * length * (length + 1) / 2

@@ -21,21 +21,21 @@ WARMUP, END, STEPS = 100, 0.1, 100_000
 @dataclass(frozen=True)
 class Trainer:
     advance: Callable[[int], Any]
-    """Train all models for so many steps: what is timed."""
+    """Trains all models for a number of steps; this call is timed."""
     loss: Callable[[Arrays], float] | None = None
-    """The sum of the models' losses on the first minibatch with the given weights, as this system computes it."""
+    """Sum over models of this system's loss on the first minibatch, with the given weights."""
     reset: Callable[[], Any] = lambda: None
-    """Called before every timing, off the clock."""
+    """Called before every timed call; not timed itself."""
 
 
 # ---- the same minibatches, weights and loss ------------------------------------------------------------------------
 
 BATCHES = 4
-"""Those that a peer cycles through where it does not draw."""
+"""Number of minibatches that a peer without a sampler cycles through."""
 
 
 def with_attention(case: str) -> tuple[str, Any]:
-    """A case without the attention that may stand at its end, and that attention."""
+    """Split the attention, if any, off the end of a case's name."""
     from resharpen.parts import ATTENTIONS
 
     name = next((name for name in ("log-n", "ssmax", "window", "sink") if case.endswith(f"-{name}")), "softmax")
@@ -56,14 +56,14 @@ def initial(problem: Any, n_models: int) -> Arrays:
 
 
 def probe(problem: Any, n_models: int) -> Arrays:
-    """Large random weights: near the initial ones every model says nearly the same, whatever its formula."""
+    """Large random weights: close to initialization all formulas give nearly the same loss."""
     random = np.random.default_rng(0)
     weights = initial(problem, n_models)
     return {name: x + random.normal(0, 2 * x.shape[1] ** -0.5, x.shape).astype(x.dtype) for name, x in weights.items()}
 
 
 def reference_loss(problem: Any, batch: Any, n_models: int) -> float:
-    """What a trainer's `loss` of the probe has to be: that of the torch engine."""
+    """Loss of the torch engine at the probe, which every trainer's `loss` must match."""
     import torch
 
     from resharpen.models.loss import total_nll
@@ -83,10 +83,8 @@ def reference_loss(problem: Any, batch: Any, n_models: int) -> float:
 
 
 def ours(name: str, problem: Any, n_models: int, restart: bool = False, given: Any = None, after: int = 0) -> Trainer:
-    """An engine that draws its minibatches or takes the given ones; going on, or from the start in every call.
-
-    The start is after so many steps.
-    """
+    """One of our engines, on its own minibatches or on given ones. With `restart` every call starts from the state
+    after `after` steps; otherwise training continues."""
     from resharpen.engines.base import Ensemble
     from resharpen.engines.choose import make_engine
     from resharpen.optim.hyperparameters import TABLE, draw
@@ -102,29 +100,29 @@ def ours(name: str, problem: Any, n_models: int, restart: bool = False, given: A
 
 
 def hyperparameters(n_models: int) -> list[np.ndarray]:
-    """A number per model each, as in a search."""
+    """Hyperparameters as arrays with one value per model, as in a search."""
     values = (RATE, 1 - BETAS[0], 1 - BETAS[1], ADAM_EPSILON, DECAY, CLIP, EMA)
     return [np.full(n_models, x, np.float32) for x in values]
 
 
 def spared(name: str) -> bool:
-    """Without weight decay: embeddings, gains and biases."""
+    """Whether a tensor has no weight decay: embeddings, gains and biases."""
     leaf = name.rsplit(".", 1)[-1]
     return leaf == "E" or leaf.startswith(("g_", "b_"))
 
 
 def schedule(t: Any, where: Callable[..., Any]) -> Any:
-    """The share of the learning rate at step t = 0, 1, ..."""
+    """The factor of the peak learning rate at step t = 0, 1, ..."""
     return where(t < WARMUP, (t + 1) / WARMUP, 1 - (1 - END) * (t - WARMUP) / (STEPS - 1 - WARMUP))
 
 
 def start(weights: Arrays, array: Callable[[np.ndarray], Any]) -> dict[str, Any]:
-    """Of each tensor the weights, both moments and the average."""
+    """Initial state: weights, both moments and the average of each tensor."""
     return {name: tuple(map(array, (x, 0 * x, 0 * x, x))) for name, x in weights.items()}
 
 
 def advanced(xp: Any, state: Any, gradients: Any, norm: Any, t: Any, hyper: Any, each: Callable[..., Any]) -> Any:
-    """The state after a step. `norm` is a number per model; `each(x, like)` shapes such for a tensor."""
+    """The state after one step. `norm` has one value per model; `each(x, like)` reshapes it for a tensor."""
     rate, c1, c2, epsilon, decay, clip, ema = hyper
     factor, rate = xp.where(norm > clip, clip / norm, 1.0), rate * schedule(t, xp.where)
     correction1, correction2 = 1 - (1 - c1) ** (t + 1), 1 - (1 - c2) ** (t + 1)
@@ -150,8 +148,8 @@ def torch_advanced(state: Any, gradients: Any, t: Any, hyper: Any) -> Any:
 
 # ---- peers ----------------------------------------------------------------------------------------------------------
 
-# Every call starts from the initial weights: a model that has learnt its few minibatches by heart has gradients that
-# underflow, and then torch on a CPU is several times slower.
+# Every call starts from the initial weights: gradients of a model that has memorized its few minibatches underflow,
+# which makes torch on a CPU several times slower.
 
 
 def torch_loop(
