@@ -43,9 +43,11 @@ RANGES = {
     "fig2-overnight": [(n, n) for n in (16, 64, 256, 1024, 4096)],
     "fig3-overnight": [(1, 175), *((start + 1, start + 175) for start in range(525, 1400, 175))],
     "fig4-overnight": [(1, 100), (101, 300), (301, 460)],
-    "fig6-7-overnight": [(85, 126), (127, 168)],
 }
-"""Reference -> ranges of lengths of its table. Others have a column per training length."""
+"""Reference -> ranges of lengths of its table. Others have a column per training length or, if a row is a language, per
+variant."""
+LANGUAGES = ("fig6-7-overnight",)
+"""References with a row per language."""
 STUDIES = DOCS.parent / "reference" / "studies"
 """The tables that the studies saved beside their figures."""
 PLACE = re.compile(r"<!-- ([\w-]+) -->\n\n.*?<!-- end -->", re.DOTALL)
@@ -267,7 +269,8 @@ def results_table(run: Reference) -> str:
     task = run.experiment.settings[0].task
     metric = task.metrics[task.metric]
     worst = worst_values(run)[task.metric]
-    columns, rows = _by_range(run) if run.directory.name in RANGES else _by_train_length(run)
+    name = run.directory.name
+    columns, rows = (_by_range if name in RANGES else _by_language if name in LANGUAGES else _by_train_length)(run)
     lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     for variant in dict.fromkeys(name for name, _ in rows):
         cells = []
@@ -295,6 +298,19 @@ def _by_train_length(run: Reference) -> Cells:
         rows[f"{variant}, v = {v}" if several else str(variant), f"s = {s}"] = models["score_new"]
     columns = sorted({column for _, column in rows}, key=lambda name: int(name[4:]))
     return columns, rows
+
+
+def _by_language(run: Reference) -> Cells:
+    scores = rs.scores(run).filter(pl.col("weights") == "train", pl.col("has_new"))
+    names = {setting.name: f"{setting.task.title}, {setting.train_length}" for setting in run.experiment.settings}
+    by_cell = scores.partition_by("setting", "variant", as_dict=True)
+    rows = {
+        (name, variant): by_cell[setting, variant]["score_new"]
+        for setting, name in names.items()
+        for variant in run.experiment.variants
+        if (setting, variant) in by_cell
+    }
+    return list(run.experiment.variants), rows
 
 
 def _by_range(run: Reference) -> Cells:
