@@ -210,8 +210,9 @@ def measure(
     """One row per system. `settled` stores the best size of a system, and whether it uses processes or threads."""
     problem, pools = benchmark.problem(case), dict[str, Pool]()
     systems, batch = benchmark.systems(problem), minibatches(problem)[0]
-    usual = "softmax", type(problem.model).positions  # the peers have no others
-    plain = (problem.parts.attention.name, problem.parts.positions.name) == usual
+    usual = "softmax", type(problem.model).positions, "no-dropout"  # the peers have no others
+    parts = problem.parts
+    plain = (parts.attention.name, parts.positions.name, parts.dropout.name) == usual
     names = [name for name in names if name in systems and (plain or name.startswith("resharpen"))]
     expected = cache(lambda n_models: reference_loss(problem, batch, n_models))
     for name in names:
