@@ -10,7 +10,7 @@ from resharpen.errors import UserError
 from resharpen.metrics import exact_by_length
 from resharpen.tasks import Dyck, SetComplement, Tomita
 from resharpen.tasks.dyck import opening_distance
-from resharpen.tasks.metrics import FLOOR, METRICS, closing
+from resharpen.tasks.metrics import FLOOR, METRICS, closing, wrong_set
 from resharpen.tasks.task import defined_places
 
 
@@ -101,6 +101,29 @@ def test_exact_by_hand():
     assert count.tolist() == [2, 2, 2]
     answers = exact_by_length(error, row, np.full(9, 7), defined)  # one length per sequence: its last place counts
     assert (answers[0].tolist(), answers[1].tolist(), answers[2].tolist()) == ([7], [[0.5]], [2])
+
+
+def test_next_symbol_sets_by_hand():
+    """Two legal tokens of four: ranked above the others, one below, tied with one; and a place where all are legal."""
+    p_star = torch.tensor([[0.5, 0.5, 0.0, 0.0]] * 3 + [[0.25] * 4], dtype=torch.float64)
+    p = torch.tensor([[0.9, 0.05, 0.04, 0.01], [0.9, 0.01, 0.05, 0.04], [0.4, 0.2, 0.2, 0.2], [1.0, 0.0, 0.0, 0.0]])
+    assert wrong_set(p[None], p_star)[0].tolist() == [0.0, 1.0, 1.0, 0.0]
+    assert wrong_set(p[None] * float("nan"), p_star).isnan().all()
+
+
+def test_next_symbol_sets_are_measured_on_request():
+    task = Tomita(4, sequences=5).with_options(metrics=["wrong_set"])
+    assert set(task.metrics) - set(Tomita(4).metrics) == {"wrong_set", "sets"}
+    validation = task.validation(0, "report")
+    for p_of, value in ((lambda p: p, 1.0), (uniform, 0.0)):  # BOS is never legal, but uniformly likely
+        reduced = task.by_length(measured(task, validation, p_of), validation)
+        assert (reduced["sets"][1] == value).all()
+        assert (reduced["sets"][2] == 5).all()
+    wrong = np.zeros(validation.inputs_NxL.shape)
+    wrong[0, 30:] = 1  # the first sequence is right up to 30 tokens
+    lengths, share, _ = task.by_length({"wrong_set": wrong.reshape(1, -1)}, validation)["sets"]
+    first_L = validation.weight_NxL[0] / validation.weight_NxL.sum(0)
+    assert share[0] == pytest.approx([1 - first_L[end - 1] * (end > 30) for end in lengths])
 
 
 def test_languages_weigh_prefixes_as_they_occur():

@@ -56,8 +56,8 @@ def _of_means(task: Task, measured: Measured, validation: Any) -> dict[str, Floa
     found = {
         name: means_without(values, length_P, block_P, BLOCKS, defined.get(name)) for name, values in measured.items()
     }
-    if "error" in defined and "exact" in task.metrics:
+    for name, of in task.of_sequences(defined).items():
         row_P = np.nonzero(validation.scored_NxL)[0]
-        exact_MxP, last_P, seen_P = exact_places(measured["error"], row_P, length_P, defined["error"])
-        found["exact"] = means_without(exact_MxP, length_P, block_P, BLOCKS, last_P & seen_P)
+        exact_MxP, last_P, seen_P = exact_places(measured[of], row_P, length_P, defined[of])
+        found[name] = means_without(exact_MxP, length_P, block_P, BLOCKS, last_P & seen_P)
     return found

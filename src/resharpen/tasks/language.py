@@ -167,8 +167,8 @@ class Language(SequenceTask, ABC):
             found[name] = self._binned(values_MxNxL, weight_NxL, defined.get(name))
         if "marked" in measured:
             found["auc"] = self._auc(_unflat(measured["marked"], validation), validation)
-        if "error" in defined and "exact" in self.metrics:
-            found["exact"] = self._exact(_unflat(measured["error"], validation), defined["error"], weight_NxL)
+        for name, of in self.of_sequences(defined).items():
+            found[name] = self._exact(_unflat(measured[of], validation), defined[of], weight_NxL)
         return found
 
     def _bins(self, length: int) -> list[slice]:

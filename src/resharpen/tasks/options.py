@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from resharpen import own
 from resharpen.errors import UserError, unknown
 from resharpen.plain import typed
-from resharpen.tasks.metrics import METRICS, PlaceMetric
+from resharpen.tasks.metrics import METRICS, ON_REQUEST, PlaceMetric
 
 if TYPE_CHECKING:
     from resharpen.tasks.task import Task
 
 T = TypeVar("T", bound="Task")
 Own = str | PlaceMetric
-"""A user's metric: FILE.py:NAME, or the Python object, which cannot be stored."""
+"""A metric that is asked for: a name in `ON_REQUEST`, or the user's, as FILE.py:NAME or as a Python object, which
+cannot be stored."""
 Tests = Mapping[str, "Mapping[str, Any] | Task"]
 """Name of a test -> the fields of the task that differ, or the whole task."""
 KEYS = ("metrics", "sequences", "test")
@@ -33,12 +34,12 @@ KEYS = ("metrics", "sequences", "test")
 
 @cache
 def own_metrics(given: tuple[Own, ...]) -> dict[str, PlaceMetric]:
-    """Name -> user's metric."""
+    """Name -> metric that was asked for."""
     return {name_of(x): x if isinstance(x, PlaceMetric) else _found(x) for x in given}
 
 
 def _found(name: str) -> PlaceMetric:
-    return own.find_in(METRICS, PlaceMetric, "metric", name)
+    return own.find_in({**METRICS, **ON_REQUEST}, PlaceMetric, "metric", name)
 
 
 def name_of(given: Own) -> str:
@@ -61,7 +62,7 @@ def with_options(task: T, metrics: Sequence[Own] = (), sequences: int | None = N
             raise UserError(f"sequences = {sequences}: the report set of {task.name} is every state, not a sample")
     mine = list(task.own_metrics)
     for given in metrics:
-        if isinstance(given, PlaceMetric) or own.is_own(typed("metrics", given, str)):
+        if isinstance(given, PlaceMetric) or given in ON_REQUEST or own.is_own(typed("metrics", given, str)):
             if name_of(given) in {**task.metrics, **dict.fromkeys(map(name_of, mine))}:
                 raise UserError(f"metric '{name_of(given)}' already exists in {task.name}: choose another name")
             mine.append(given)

@@ -21,7 +21,7 @@ from resharpen.lazy import Tensor
 from resharpen.metrics import ByLength, exact_by_length, mean_by_length
 from resharpen.plain import build
 from resharpen.tasks import options
-from resharpen.tasks.metrics import EXACT, METRICS, TVD, Metric, PlaceMetric
+from resharpen.tasks.metrics import METRICS, OF_SEQUENCES, TVD, Metric, PlaceMetric
 from resharpen.tasks.validation import ValidationSet
 
 Tokens = NDArray[np.int64]
@@ -133,7 +133,11 @@ class Task:
 
     def further_metrics(self) -> dict[str, Metric]:
         about = {name: metric.about for name, metric in self.further.items()}
-        return about | ({"exact": EXACT} if "error" in about else {})
+        return about | {name: metric for name, (of, metric) in OF_SEQUENCES.items() if of in about}
+
+    def of_sequences(self, defined: Iterable[str]) -> dict[str, str]:
+        """Metric of sequences -> the metric of places that it follows from, for those of the task among `defined`."""
+        return {name: of for name, (of, _) in OF_SEQUENCES.items() if of in defined and name in self.metrics}
 
     def with_options(
         self,
@@ -217,9 +221,9 @@ class Task:
         defined = defined_places(self, validation, measured)
         length_P = validation.length_P
         found = {name: mean_by_length(x_MxP, length_P, defined.get(name)) for name, x_MxP in measured.items()}
-        if "error" in defined and "exact" in self.metrics:
+        for name, of in self.of_sequences(defined).items():
             row_P = np.nonzero(validation.scored_NxL)[0]
-            found["exact"] = exact_by_length(measured["error"], row_P, length_P, defined["error"])
+            found[name] = exact_by_length(measured[of], row_P, length_P, defined[of])
         return found
 
 

@@ -473,7 +473,8 @@ class Experiment:
     def references(self) -> list[str]:
         """References to user code."""
         kinds = [kind for s in self.settings for kind in (s.task.kind, s.model.kind) if own.is_own(kind)]
-        kinds += [name for s in self.settings for name in s.task.own_metrics if isinstance(name, str)]
+        metrics = [name for s in self.settings for name in s.task.own_metrics if isinstance(name, str)]
+        kinds += [name for name in metrics if own.is_own(name)]
         parts = [name for variant in self.variants.values() for name in variant.references()]
         return list(dict.fromkeys([*kinds, *parts]))
 
