@@ -97,6 +97,19 @@ def test_what_does_not_fit_is_skipped_with_the_reason(kept, monkeypatch):
         assert tuple(plan.experiment.models for plan in plan_quick(both, 1, minutes)) == models
 
 
+def test_models_that_a_cheaper_reference_checks_come_last(kept, tiny, monkeypatch):
+    """`short` and `long` train the same models; `other`, with larger minibatches, is checked before `long`, although it takes
+    twice as long."""
+    other = rs.run(replace(tiny, name="other", steps=24, batch=16, models=16, engine="auto"), kept / "runs" / "other")
+    write_reference(other, rs.scores(other), kept / "reference" / "other")
+    every = [Reference(kept / "reference" / name) for name in ("long", "other", "short")]
+    one_second = {("sct-v4-s2", variant): Pace(1.0, 1, 8) for variant in every[1].experiment.variants}
+    monkeypatch.setattr("resharpen.experiments.running.quick.calibrate", lambda experiment: one_second)
+    plans = plan_quick(every, 1, minutes=2.05)
+    assert [plan.seconds for plan in plans] == pytest.approx([48.4, 96.4, 24.4])
+    assert [bool(plan.why_not) for plan in plans] == [True, False, False]
+
+
 @pytest.mark.parametrize(
     "words", ["", "--all", "--quick", "--quick --all --reference short", "RUN --quick", "RUN --out x"]
 )

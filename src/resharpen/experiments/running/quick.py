@@ -2,8 +2,9 @@
 
 The number of steps cannot be reduced, because the schedule depends on it. Reduced are the settings (only the middle
 one), the variants (only the first and the last that the native engine supports) and the draws. Every reference gets one
-model per variant first, then `TELLING`, then a group, the cheapest first while the time allows. A reference whose
-smallest subset takes too long is skipped, and the plan says so.
+model per variant first, then `TELLING`, then a group, the cheapest first while the time allows; references of models
+that a cheaper one has already checked, such as those with other hyperparameters, come last. A reference whose smallest
+subset takes too long is skipped, and the plan says so.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from resharpen.engines.choose import why_not_native
 from resharpen.experiments.keeping.reference import Reference
-from resharpen.experiments.running.estimate import calibrate, estimate
+from resharpen.experiments.running.estimate import Paces, calibrate, estimate
 from resharpen.experiments.running.runner import with_engine
 from resharpen.experiments.specs.spec import Experiment
 from resharpen.streams import GROUP
@@ -36,12 +37,20 @@ class Quick:
 
 def plan_quick(references: Sequence[Reference], workers: int | None, minutes: float = MINUTES) -> list[Quick]:
     """The subset of each reference to train."""
-    sizes = [_sizes(reference, workers) for reference in references]
+    parts = [cheapest(reference) for reference in references]
+    kinds = [_kind(part) for part in parts]
+    paces = {kind: calibrate(part) for kind, part in dict(zip(kinds, parts, strict=True)).items()}
+    sizes = [
+        _sizes(reference, part, paces[kind], workers)
+        for reference, part, kind in zip(references, parts, kinds, strict=True)
+    ]
+    cheap = sorted(range(len(sizes)), key=lambda i: sizes[i][0].seconds)
+    cheapest_of = {kinds[i]: i for i in reversed(cheap)}
     taken: list[Quick | None] = [None] * len(sizes)
     left = minutes * 60
     for level in range(max(map(len, sizes))):
         higher = [i for i, plans in enumerate(sizes) if level < len(plans) and (not level or taken[i] is not None)]
-        for i in sorted(higher, key=lambda i: sizes[i][level].seconds):
+        for i in sorted(higher, key=lambda i: (cheapest_of[kinds[i]] != i, sizes[i][level].seconds)):
             before, plan = taken[i], sizes[i][level]
             more = plan.seconds - (before.seconds if before else 0.0)
             if more <= left:
@@ -49,10 +58,13 @@ def plan_quick(references: Sequence[Reference], workers: int | None, minutes: fl
     return [plan or replace(plans[0], why_not=_too_long(plans[0])) for plan, plans in zip(taken, sizes, strict=True)]
 
 
-def _sizes(reference: Reference, workers: int | None) -> list[Quick]:
+def _kind(part: Experiment) -> str:
+    """What is trained, whatever the steps and hyperparameters: the same code of the kernel."""
+    return repr((part.settings, part.variants, part.batch))
+
+
+def _sizes(reference: Reference, part: Experiment, pace: Paces, workers: int | None) -> list[Quick]:
     """Subsets of a reference with increasing numbers of models, from the number that trains at the cost of one."""
-    part = cheapest(reference)
-    pace = calibrate(part)
     together = max(pace[part.settings[0].name, name].models for name in part.variants)
     sized = [part.with_changes(models=n) for n in (1, TELLING, GROUP) if n >= together]
     return [Quick(reference, of, estimate(of, pace, workers).seconds) for of in sized]
