@@ -98,8 +98,8 @@ def test_what_does_not_fit_is_skipped_with_the_reason(kept, monkeypatch):
 
 
 def test_models_that_a_cheaper_reference_checks_come_last(kept, tiny, monkeypatch):
-    """`short` and `long` train the same models; `other`, with larger minibatches, is checked before `long`, although it takes
-    twice as long."""
+    """`short` and `long` train the same models; `other`, with larger minibatches, is checked before `long`,
+    although it takes twice as long."""
     other = rs.run(replace(tiny, name="other", steps=24, batch=16, models=16, engine="auto"), kept / "runs" / "other")
     write_reference(other, rs.scores(other), kept / "reference" / "other")
     every = [Reference(kept / "reference" / name) for name in ("long", "other", "short")]
