@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -47,6 +49,20 @@ def test_scoring_is_part_of_the_estimate(tiny):
     assert estimate.size_of(task, "report") == size
     pace = estimate.Pace(0.0, 16, tiny.batch, checkpoint=0.01, report=0.1)
     assert pace.shard(tiny, task, 16) == pytest.approx(2 * 3 * 0.01 * size + 6 * 0.1 * size)
+
+
+def test_loading_code_is_not_a_cost_of_every_report():
+    """In a fresh process the first report loads torch and its compiler, which takes many times as long."""
+    twice = """
+from resharpen.experiments.running.estimate import calibrate
+from resharpen.experiments.running.runner import with_engine
+from resharpen.experiments.specs.shelf import take
+experiment = with_engine(take("fig1", "smoke").with_changes(variants=["pre"]))
+print(*(calibrate(experiment)["sct-v9-s1", "pre"].report for _ in range(2)))
+"""
+    told = subprocess.run([sys.executable, "-c", twice], capture_output=True, text=True, check=True)
+    first, second = map(float, told.stdout.split())
+    assert first < 4 * second
 
 
 def test_disk_is_about_what_a_run_takes(tiny, tmp_path):

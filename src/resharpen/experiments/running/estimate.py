@@ -105,6 +105,7 @@ def measure_pace(experiment: Experiment, shard: Shard, scored: bool = True) -> P
         steps, spent, n = steps + n, spent + seconds, n * 2
     if not scored:
         return Pace(best, shard.count, problem.batch)
+    make_engine("torch", problem, engine.ensemble)  # loads torch, which a report may need: a cost per process
     task, weights = problem.task, weights_of(engine.dump(), engine.ensemble, "train")
     selection, size = task.validation(experiment.seed, "selection"), size_of(task, "selection")
 
