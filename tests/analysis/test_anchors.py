@@ -25,7 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:variant .* runs on the torch eng
 
 def made_up(published, draws=TENTHS, lower_is_better=False):
     anchor = Anchor("a", "pre", "exact", {(1, 50): published})
-    return Compared(SOURCES[0], anchor, "drawn", (1, 50), Sample(draws, float(len(draws))), lower_is_better)
+    sample = Sample(draws, float(len(draws)))
+    return Compared(SOURCES[0], anchor, "drawn", (1, 50), sample, lower_is_better, "tokens", 0)
 
 
 def test_a_value_is_the_mean_over_a_range_of_lengths():
@@ -196,5 +197,9 @@ def test_a_reference_fills_the_page_and_the_figure(study, tmp_path, monkeypatch)
         "\n", " "
     )
     assert pages.anchors_finding().replace("\n", " ") == finding(found)
-    assert "no results yet" not in draw_anchors(found).axes[0].get_title()
-    assert "no results yet" in draw_anchors(found).axes[2].get_title()
+    panels = draw_anchors(found).axes
+    assert "no results yet" not in panels[0].get_title()
+    assert "no results yet" in panels[2].get_title()
+    assert panels[0].get_xlabel() == "length (items); 2 draws, none diverged"
+    one = [replace(each, diverged=1) for each in found]
+    assert draw_anchors(one).axes[0].get_xlabel() == "length (items); 2 draws, 2 diverged"  # one of either variant

@@ -42,6 +42,10 @@ class Compared:
     lengths: Range
     sample: Sample
     lower_is_better: bool
+    unit: str
+    """Of the lengths."""
+    diverged: int
+    """Models that have the worst value because they diverged."""
 
     @property
     def published(self) -> Published | None:
@@ -90,7 +94,8 @@ def compared(run: RunOrReference) -> list[Compared]:
     name = re.sub(f"-({'|'.join(SCALES)})$", "", run.experiment.name)
     if name not in RUNS:
         return []
-    metrics, tests = task_of(run).metrics, ("", *task_of(run).tests)
+    metrics, tests, unit = task_of(run).metrics, ("", *task_of(run).tests), task_of(run).unit
+    of_diverged = run.table("models").filter(pl.col("diverged_at").is_not_null())["variant"]
     worth = correlation_within_groups(scores(run, SELECTION), metrics[task_of(run).metric].worst).worth(GROUP)
     source, found = RUNS[name], []
     for anchor in source.anchors:
@@ -99,12 +104,14 @@ def compared(run: RunOrReference) -> list[Compared]:
         rows = scored_lengths(run, SELECTION, lengths_of(run, anchor.test)).filter(
             metric=anchor.metric, weights="train"
         )
+        diverged = int(of_diverged.is_in([anchor.variant, anchor.less]).sum())
         for between in anchor.numbers:
             values_N = values(rows, anchor, between, metrics[anchor.metric].worst)
             if len(values_N):
                 sample = Sample(values_N, worth * len(values_N))
                 lower = metrics[anchor.metric].lower_is_better
-                found.append(Compared(source, anchor, source.runs.get(name, "drawn"), between, sample, lower))
+                whose = source.runs.get(name, "drawn")
+                found.append(Compared(source, anchor, whose, between, sample, lower, unit, diverged))
     return found
 
 

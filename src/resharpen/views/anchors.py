@@ -35,7 +35,7 @@ COLORS = {"drawn": BLUE, "theirs": VERMILION}
 STYLES = {"better": "green", "worse": "red", "consistent": "cyan"}
 PAGE = 120
 """Characters in a line of a page."""
-COLUMNS, WIDTH, HEIGHT = 2, 6.2, 2.7
+COLUMNS, WIDTH, HEIGHT = 2, 6.2, 2.85
 """Panels side by side, and the inches of each."""
 Panel = tuple[str, str, str]
 """Title, name of the y axis, and what is subtracted, if anything."""
@@ -158,11 +158,21 @@ def _panel(axes: Axes, panel: Panel, anchors: Sequence[Anchor], found: Sequence[
     axes.set_ylabel(f"{metric} less that of {less} (points)" if less else f"{metric} (%)", fontsize=8)
     empty = not any(each.anchor in anchors for each in found)
     axes.set_title(f"{title}{': no results yet' if empty else ''}", fontsize=9, pad=16)
+    axes.set_xlabel(_rests_on([each for each in found if each.anchor in anchors]), fontsize=8)
     axes.tick_params(axis="y", labelsize=7.5)
     if not less:  # shares from 0 on, with room for marks at the ends
         high = axes.get_ylim()[1]
         axes.set_ylim(-0.05 * high, 1.05 * high)
     plain_panel(axes, "y")
+
+
+def _rests_on(found: Sequence[Compared]) -> str:
+    """The unit of the lengths, and the number of draws and of diverged models."""
+    if not found:
+        return ""
+    draws = {each.hyperparameters: len(each.sample.values_N) for each in found}
+    diverged = sum({(each.anchor.label, each.hyperparameters): each.diverged for each in found}.values())
+    return f"length ({found[0].unit}); {' and '.join(map(str, draws.values()))} draws, {diverged or 'none'} diverged"
 
 
 def _draws(axes: Axes, x: float, each: Compared) -> None:
