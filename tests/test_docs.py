@@ -1,6 +1,5 @@
 """The site builds without a warning, its links lead somewhere, and its numbers are those of `reference/`."""
 
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -9,6 +8,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import pages
+import pictures
 import pytest
 
 import resharpen as rs
@@ -17,29 +18,61 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 
 
-def load_tool(name: str):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_numbers_of_the_pages_are_those_of_the_references(capsys):
-    pages = load_tool("pages")
     assert pages.main("--check") == 0, capsys.readouterr().out
 
 
-def test_a_changed_number_is_noticed(tmp_path, monkeypatch, capsys):
-    pages = load_tool("pages")
-    shutil.copy(DOCS / "paper.md", tmp_path)
-    text = (tmp_path / "paper.md").read_text()
-    number = re.search(r"\d\.\d{3}(?= \()", text[text.index("<!-- claims -->") :])[0]
-    (tmp_path / "paper.md").write_text(text.replace(number, "0.999", 1))
-    monkeypatch.setattr(pages, "DOCS", tmp_path)
+@pytest.fixture
+def copy(tmp_path, monkeypatch):
+    """A copy of the pages with facts."""
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "docs/paper.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    return tmp_path
+
+
+TABLE, SENTENCE = r"(?<=: )\d\.\d{3}(?= \()", r"(?<=-->)0\.\d+(?=<!---->)"
+
+
+@pytest.mark.parametrize(
+    ("page", "number"), [("docs/paper.md", TABLE), ("docs/paper.md", SENTENCE), ("README.md", SENTENCE)]
+)
+def test_a_changed_number_is_noticed(copy, capsys, page, number):
+    text = (copy / page).read_text()
+    (copy / page).write_text(re.sub(number, "0.999", text, count=1))
     assert pages.main("--check") == 1
-    assert "paper.md: not up to date" in capsys.readouterr().out
-    pages.main()
-    assert (tmp_path / "paper.md").read_text() == text
+    assert capsys.readouterr().out == f"{page}: not up to date\n"
+    assert pages.main() == 0
+    assert (copy / page).read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("It is <!--fig9-->1<!---->.", "there is no fact 'fig9' in tools/facts.py"),
+        ("It is <!--hero-pre-->0.24.", "a mark without its other end: <!--hero-pre-->"),
+        ("- <!--fig2-models-->96<!---->", "a mark begins a line, which is then HTML: - <!--fig2-models-->96<!---->"),
+    ],
+)
+def test_a_wrong_mark_is_an_error(copy, capsys, line, problem):
+    (copy / "README.md").write_text(f"{(copy / 'README.md').read_text()}\n{line}\n")
+    for options in (["--check"], []):
+        assert pages.main(*options) == 1
+        assert capsys.readouterr().out == f"README.md: {problem}\n"
+
+
+def test_a_statement_that_is_not_true_is_an_error(copy, monkeypatch, capsys):
+    monkeypatch.setitem(pages.FACTS, "fig2-post", lambda: False)
+    assert pages.main() == 1
+    problem = "no longer true, to be rewritten: post and pre are equal (fig2-post in tools/facts.py)"
+    assert capsys.readouterr().out == f"README.md: {problem}\ndocs/paper.md: {problem}\n"
+
+
+def test_a_fact_that_no_page_has_is_an_error(copy, monkeypatch, capsys):
+    monkeypatch.setitem(pages.FACTS, "fig9", lambda: "1")
+    assert pages.main("--check") == 1
+    assert capsys.readouterr().out == "tools/facts.py: no page has the fact 'fig9'\n"
 
 
 def test_the_api_page_has_every_public_name_once():
@@ -48,10 +81,10 @@ def test_the_api_page_has_every_public_name_once():
 
 
 def test_every_picture_is_made_by_the_tool_and_shown_on_a_page():
-    pages = [ROOT / "README.md", *DOCS.glob("*.md")]
-    shown = {name for page in pages for name in re.findall(r"images/([\w-]+\.\w+)\)", page.read_text())}
+    texts = [path.read_text() for path in (ROOT / "README.md", *DOCS.glob("*.md"))]
+    shown = {name for text in texts for name in re.findall(r"images/([\w-]+\.\w+)\)", text)}
     kept = {path.name for path in (DOCS / "images").iterdir()}
-    assert shown == kept == {f"{name}.png" for name in load_tool("pictures").PICTURES}
+    assert shown == kept == {f"{name}.png" for name in pictures.PICTURES}
 
 
 class Links(HTMLParser):
@@ -88,10 +121,10 @@ def site(tmp_path_factory):
 
 
 def test_links_of_the_site_lead_somewhere(site):
-    pages = {path.relative_to(site).as_posix(): Links(path.read_text()) for path in site.rglob("*.html")}
-    assert {"index.html", "paper.html", "api.html", "notebook.html"} <= set(pages)
+    built = {path.relative_to(site).as_posix(): Links(path.read_text()) for path in site.rglob("*.html")}
+    assert {"index.html", "paper.html", "api.html", "notebook.html"} <= set(built)
     references = {path.parent.name for path in (ROOT / "reference").glob("*/reference.json")}
-    for page, links in pages.items():
+    for page, links in built.items():
         for target in links.targets:
             url = urlsplit(target)
             if url.scheme or url.netloc or page.startswith("_modules/"):
@@ -102,5 +135,5 @@ def test_links_of_the_site_lead_somewhere(site):
                 assert Path(name).stem in references, f"{page}: {target}"
                 continue
             assert path.exists(), f"{page}: {target}"
-            if url.fragment and name in pages:
-                assert unquote(url.fragment) in pages[name].anchors, f"{page}: {target}"
+            if url.fragment and name in built:
+                assert unquote(url.fragment) in built[name].anchors, f"{page}: {target}"

@@ -1,22 +1,25 @@
-"""Write the numbers of docs/ from `reference/`: python tools/pages.py [--check]
+"""Write the numbers of README.md and docs/ from `reference/`: python tools/pages.py [--check]
 
 The text between `<!-- NAME -->` and `<!-- end -->` of a page is generated here, never edited by hand. NAME is `claims`,
 the name of a reference for a table of its results, or `tasks` or `positions` for one of these studies, from the tables
 that `resharpen run tasks` and `resharpen run positions` save; `anchors` and `anchors-finding` compare published numbers
-with references. `docs/findings.md` is generated as a whole.
-With --check nothing is written, and the exit code is 1 if a page is not up to date.
+with references. `docs/findings.md` is generated as a whole. Text between `<!--NAME-->` and `<!---->` in a sentence is a
+fact of `facts.py`.
+The exit code is 1 if a statement is not true or a mark is wrong. With --check nothing is written, and the exit code is
+also 1 if a page is not up to date.
 """
 
 import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from math import isinf
 from pathlib import Path
 from typing import Any
 
-import polars as pl
+from facts import FACTS
+from results import CLAIMS, OURS, per_cell, read_study, reference, span, summary, tested
 
 import resharpen as rs
 from resharpen.analysis.anchors import Compared, compared, finding
@@ -26,57 +29,65 @@ from resharpen.analysis.claims.sensitivity import LEGEND, READINGS, Sensitivity,
 from resharpen.analysis.dispersion import gains_from
 from resharpen.analysis.published import SOURCES
 from resharpen.analysis.samples import MEDIAN
-from resharpen.analysis.scores import scored_lengths, worst_values
-from resharpen.analysis.statistics import Interval, quantile, quantile_interval
+from resharpen.analysis.statistics import Interval, quantile_interval
 from resharpen.analysis.verdict import MARGIN
 from resharpen.experiments.keeping.reference import Reference, references
 from resharpen.views.anchors import section
 
-DOCS = Path(__file__).parent.parent / "docs"
-CLAIMS = (*(f"fig{n}-overnight" for n in (1, 5, 2, 3)), "fig6-7-overnight", "fig4-overnight")
-"""References that the claims table is made from, in the order of the claims."""
-OURS = ("remedies-sct-laptop", "remedies-max-laptop")
+ROOT = Path(__file__).parent.parent
 CLAIMS_HEAD = ("| claim | verdict | holds | undecided or contrary | from |", "|---|---|---|---|---|")
 SHOWN = 3
 """Findings of either kind that the claims table shows per claim; findings.md has all."""
-RANGES = {
-    "fig2-overnight": [(n, n) for n in (16, 64, 256, 1024, 4096)],
-    "fig3-overnight": [(1, 175), *((start + 1, start + 175) for start in range(525, 1400, 175))],
-    "fig4-overnight": [(1, 100), (101, 300), (301, 460)],
-}
-"""Reference -> ranges of lengths of its table. Others have a column per training length or, if a row is a language, per
-variant."""
-LANGUAGES = ("fig6-7-overnight",)
-"""References with a row per language."""
-STUDIES = DOCS.parent / "reference" / "studies"
-"""The tables that the studies saved beside their figures."""
 PLACE = re.compile(r"<!-- ([\w-]+) -->\n\n.*?<!-- end -->", re.DOTALL)
+MARK = re.compile(r"<!--[\w-]*-->")
+FACT = re.compile(r"<!--([\w-]+)-->((?:(?!<!--).)*)<!---->", re.DOTALL)
+BEGINS = re.compile(rf"^(?: |[-*+>] |\d+\. )*{MARK.pattern}.*", re.MULTILINE)
 
 
 def main(*options: str) -> int:
-    old = 0
-    for path in sorted(DOCS.glob("*.md")):
-        text = path.read_text()
+    check, wrong, used = "--check" in options, [], set()
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        text, problems = path.read_text(), []
         new = findings() if path.name == "findings.md" else PLACE.sub(_filled, text)
-        if new != text:
-            old += 1
-            print(f"docs/{path.name}: {'not up to date' if '--check' in options else 'written'}")
-            if "--check" not in options:
-                path.write_text(new)
-    return int("--check" in options and old > 0)
+        new = FACT.sub(partial(_stated, problems), new)
+        problems += [f"a mark begins a line, which is then HTML: {line}" for line in BEGINS.findall(new)]
+        problems += [f"a mark without its other end: {mark}" for mark in MARK.findall(FACT.sub("", new))]
+        used |= {mark[1] for mark in FACT.finditer(new)}
+        page = path.relative_to(ROOT)
+        if new != text and check:
+            problems.append("not up to date")
+        elif new != text:
+            path.write_text(new)
+            print(f"{page}: written")
+        wrong += [f"{page}: {problem}" for problem in problems]
+    wrong += [f"tools/facts.py: no page has the fact '{name}'" for name in FACTS if name not in used]
+    for problem in wrong:
+        print(problem)
+    return int(bool(wrong))
+
+
+def _stated(problems: list[str], mark: re.Match[str]) -> str:
+    """A fact with its present text. A statement stays as it is; if it is not true that is a problem."""
+    name, stated = mark.groups()
+    fact = FACTS[name]() if name in FACTS else None
+    if fact is None:
+        problems.append(f"there is no fact '{name}' in tools/facts.py")
+    elif fact is False:
+        problems.append(f"no longer true, to be rewritten: {' '.join(stated.split())} ({name} in tools/facts.py)")
+    return f"<!--{name}-->{fact}<!---->" if isinstance(fact, str) else mark[0]
 
 
 def _filled(place: re.Match[str]) -> str:
     name = place[1]
     tables = {"claims": claims_table, "tasks": tasks_table, "positions": positions_table}
     tables |= {"anchors": anchors, "anchors-finding": anchors_finding}
-    numbers = tables[name]() if name in tables else results_table(rs.reference(name))
+    numbers = tables[name]() if name in tables else results_table(name)
     return f"<!-- {name} -->\n\n{numbers}\n\n<!-- end -->"
 
 
 def claims_table() -> str:
     head = list(CLAIMS_HEAD)
-    rows = [_claim_row(claim, _source(run, claim)) for run in map(rs.reference, CLAIMS) for claim in _tested(run)]
+    rows = [_claim_row(claim, _source(run, claim)) for run in map(reference, CLAIMS) for claim in tested(run.name)]
     return "\n".join(head + rows)
 
 
@@ -124,10 +135,6 @@ def _gain(interval: Interval) -> str:
     return f"{interval.estimate:+.3f} ({interval.low:+.3f} to {interval.high:+.3f})"
 
 
-def read_study(name: str) -> pl.DataFrame:
-    return pl.read_csv(STUDIES / f"{name}.csv")
-
-
 @cache
 def published() -> dict[str, tuple[Reference, list[Compared]]]:
     """Name of a reference -> it and its draws beside published numbers; those that there are."""
@@ -161,8 +168,8 @@ def anchors() -> str:
 
 def _without(run: Reference, draws: list[Compared]) -> str:
     """How many models have the metric of a table, unless all: some were trained before it was added."""
-    there, per_cell = max((len(each.sample.values_N) for each in draws), default=0), int(_models(run).split()[-1])
-    return "" if there == per_cell else f"; {there} of {per_cell} models per cell have this metric"
+    there, most = max((len(each.sample.values_N) for each in draws), default=0), per_cell(run)[1]
+    return "" if there == most else f"; {there} of {most} models per cell have this metric"
 
 
 def _row(given: Any) -> str:
@@ -179,10 +186,10 @@ def findings() -> str:
         "which side of a threshold it is. p-values are Holm-corrected for the number of findings of the claim.",
         "[paper.md](paper.md) has the definitions. `tools/pages.py` generates this page from `reference/`.",
     ]
-    for run in map(rs.reference, (*CLAIMS, *OURS)):
-        steps = f"{run.experiment.steps:,} steps, {_models(run)} models per cell"
+    for run in map(reference, (*CLAIMS, *OURS)):
+        steps = f"{run.experiment.steps:,} steps, {span(*per_cell(run))} models per cell"
         lines += ["", f"## `{run.directory.name}`: {steps}"]
-        for claim in _tested(run):
+        for claim in tested(run.name):
             lines += ["", f"**Claim {claim.number}. {claim.text}**: {claim.verdict}.", ""]
             lines += ["| finding | value | 95% interval | claimed | p | verdict |", "|---|---|---|---|---|---|"]
             lines += [
@@ -197,7 +204,7 @@ def other_readings() -> list[str]:
     """The section on how verdicts depend on the reading."""
     lines = ["", "## Other readings", "", *textwrap.wrap(LEGEND, 120), ""]
     lines += [f"| claim | {' | '.join(READINGS)} |", "|---" * (len(READINGS) + 1) + "|"]
-    found = [of for run in map(rs.reference, (*CLAIMS, *OURS)) for of in _tested_by_reading(run)]
+    found = [of for run in map(reference, (*CLAIMS, *OURS)) for of in _tested_by_reading(run)]
     lines += [
         f"| {of.claim.number}. {of.claim.text} | {' | '.join(cell(claim) for claim in of.by_reading.values())} |"
         for of in found
@@ -214,18 +221,13 @@ def other_readings() -> list[str]:
     return lines
 
 
-def _tested(run: Reference) -> Iterator[Claim]:
-    """The claims that a reference is about: of a study of our own, ours."""
-    return (c for c in rs.claims(run) if c.findings and (c.number >= 8) == (run.directory.name in OURS))
-
-
 def _tested_by_reading(run: Reference) -> Iterator[Sensitivity]:
     return (of for of in sensitivity(run) if (of.claim.number >= 8) == (run.directory.name in OURS))
 
 
 def _source(run: Reference, claim: Claim) -> str:
     missing = f"; {len(claim.lacks)} of its settings are missing" if claim.lacks else ""
-    return f"`{run.directory.name}`, {_models(run)} models per cell{missing}"
+    return f"`{run.directory.name}`, {span(*per_cell(run))} models per cell{missing}"
 
 
 def _claim_row(claim: Claim, source: str) -> str:
@@ -257,78 +259,14 @@ def _interval(finding: Finding) -> str:
     return f"up to {high:.3f}" if isinf(low) else f"{low:.3f} or more" if isinf(high) else f"{low:.3f} to {high:.3f}"
 
 
-def _models(run: Reference) -> str:
-    """How many models a setting and variant has: one number, or the least and the most."""
-    counts = run.table("models").group_by("setting", "variant").len()["len"]
-    least, most = counts.min(), counts.max()
-    return str(least) if least == most else f"{least} to {most}"
-
-
-def results_table(run: Reference) -> str:
-    """The best tenth of the models and, in brackets, the median: training weights, best checkpoint."""
-    task = run.experiment.settings[0].task
-    metric = task.metrics[task.metric]
-    worst = worst_values(run)[task.metric]
-    name = run.directory.name
-    columns, rows = (_by_range if name in RANGES else _by_language if name in LANGUAGES else _by_train_length)(run)
+def results_table(name: str) -> str:
+    """The best tenth of the models and, in brackets, the median."""
+    columns, cells = summary(name)
     lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-    for variant in dict.fromkeys(name for name, _ in rows):
-        cells = []
-        for column in columns:
-            values = rows.get((variant, column))
-            if values is None:
-                cells.append("")
-                continue
-            ranked = values.fill_null(worst).to_numpy()
-            best, middle = (quantile(ranked, q) for q in (metric.best_quantile, 0.5))
-            cells.append(f"{best:.3f} ({middle:.3f})")
-        lines.append(f"| {variant} | {' | '.join(cells)} |")
+    for row in dict.fromkeys(row for row, _ in cells):
+        shown = [cells.get((row, column)) for column in columns]
+        lines.append(f"| {row} | {' | '.join(f'{of[0]:.3f} ({of[1]:.3f})' if of else '' for of in shown)} |")
     return "\n".join(lines)
-
-
-Cells = tuple[list[str], dict[tuple[str, str], pl.Series]]
-"""Names of the columns, and (row, column) -> one value per model."""
-
-
-def _by_train_length(run: Reference) -> Cells:
-    scores = rs.scores(run).filter(pl.col("weights") == "train", pl.col("has_new"))
-    several = scores["task"].n_unique() > 1 or scores["v"].n_unique() > 1
-    rows = {}
-    for (v, s, variant), models in scores.group_by("v", "train_length", "variant", maintain_order=True):
-        rows[f"{variant}, v = {v}" if several else str(variant), f"s = {s}"] = models["score_new"]
-    columns = sorted({column for _, column in rows}, key=lambda name: int(name[4:]))
-    return columns, rows
-
-
-def _by_language(run: Reference) -> Cells:
-    scores = rs.scores(run).filter(pl.col("weights") == "train", pl.col("has_new"))
-    names = {setting.name: f"{setting.task.title}, {setting.train_length}" for setting in run.experiment.settings}
-    by_cell = scores.partition_by("setting", "variant", as_dict=True)
-    rows = {
-        (name, variant): by_cell[setting, variant]["score_new"]
-        for setting, name in names.items()
-        for variant in run.experiment.variants
-        if (setting, variant) in by_cell
-    }
-    return list(run.experiment.variants), rows
-
-
-def _by_range(run: Reference) -> Cells:
-    metric = run.experiment.settings[0].task.metric
-    lengths = scored_lengths(run).filter(pl.col("weights") == "train", pl.col("metric") == metric)
-    titles = {setting.name: setting.task.title for setting in run.experiment.settings}
-    shown = [name for name in titles if name in set(lengths["setting"])]
-    columns, rows = [], {}
-    for setting in shown:
-        for low, high in RANGES[run.directory.name]:
-            of = f"{low:,}" if low == high else f"{low:,}-{high:,}"
-            column = f"{titles[setting]}, {of}" if len(shown) > 1 else of
-            columns.append(column)
-            inside = lengths.filter(pl.col("setting") == setting, pl.col("length").is_between(low, high))
-            means = inside.group_by("variant", "model", maintain_order=True).agg(pl.col("value").mean())
-            for (variant,), models in means.group_by("variant", maintain_order=True):
-                rows[str(variant), column] = models["value"]
-    return columns, rows
 
 
 if __name__ == "__main__":
