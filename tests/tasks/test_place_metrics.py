@@ -1,17 +1,24 @@
 """Metrics that follow from p*: known values for the exact distribution, a uniform guess and a constant, against float64
 NumPy and enumeration."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import resharpen as rs
 from resharpen.errors import UserError
+from resharpen.experiments.specs.spec import Experiment, Setting
+from resharpen.experiments.specs.variant import Variant
 from resharpen.metrics import exact_by_length
-from resharpen.tasks import Dyck, SetComplement, Tomita
+from resharpen.models.transformer import Transformer
+from resharpen.tasks import Counter, Dyck, SetComplement, Tomita
+from resharpen.tasks.blocks import BLOCKS, by_length_without
 from resharpen.tasks.dyck import opening_distance
 from resharpen.tasks.metrics import FLOOR, METRICS, closing, wrong_set
 from resharpen.tasks.task import defined_places
+from resharpen.tasks.trivial import trivial_values
 
 
 def logits_of(p):
@@ -124,6 +131,59 @@ def test_next_symbol_sets_are_measured_on_request():
     lengths, share, _ = task.by_length({"wrong_set": wrong.reshape(1, -1)}, validation)["sets"]
     first_L = validation.weight_NxL[0] / validation.weight_NxL.sum(0)
     assert share[0] == pytest.approx([1 - first_L[end - 1] * (end > 30) for end in lengths])
+
+
+@pytest.mark.parametrize("task", [Tomita(4, sequences=20), Counter(2)], ids=str)
+def test_next_symbol_sets_without_each_block(task):
+    task = task.with_options(metrics=["sets"])
+    validation = task.validation(0, "report").take(slice(20))
+    rng = np.random.default_rng(0)
+    found = {"wrong_set": (rng.random((2, len(validation.length_P))) < 0.01).astype(np.float32)}
+    without = by_length_without(task, found, validation)["sets"]
+    block_P = validation.blocks_P(BLOCKS)
+    lengths = task.by_length(found, validation)["sets"][0]
+    for block in (0, 7):
+        rest = {"wrong_set": found["wrong_set"][:, block_P != block]}
+        there, expected, _ = task.by_length(rest, validation.without(block, BLOCKS))["sets"]
+        assert without[:, np.searchsorted(lengths, there), block] == pytest.approx(expected, nan_ok=True)
+
+
+def test_names_of_metrics_on_request():
+    """A metric of sequences asks for that of places; a user's metric cannot take such a name."""
+    asked = [Tomita(4).with_options(metrics=given) for given in (["sets"], ["wrong_set"], ["sets", "wrong_set"])]
+    assert {task.own_metrics for task in asked} == {("wrong_set",)}
+    assert Tomita(4).with_options(metrics=["exact", "kl"]).own_metrics == ()
+    for name in ("sets", "wrong_set", "exact"):
+        mine = replace(wrong_set, name=name)
+        with pytest.raises(UserError, match=f"metric '{name}' already exists"):
+            Tomita(4).with_options(metrics=[mine])
+    with pytest.raises(UserError, match="metrics"):
+        Tomita(4).with_options(metrics=[["sets"]])
+    before = trivial_values(Tomita(4, sequences=4), 0)
+    assert {*trivial_values(Tomita(4, sequences=4).with_options(metrics=["sets"]), 0)} == {*before, "wrong_set", "sets"}
+
+
+def test_both_engines_measure_next_symbol_sets(tmp_path):
+    task = Tomita(4, sequences=4, selection_sequences=2).with_options(metrics=["sets"])
+    model = Transformer(task.vocabulary, layers=1, d=16, heads=1, d_mlp=16)
+    spec = Experiment(
+        name="sets",
+        settings=(Setting(task, 20, model),),
+        variants={"pre": Variant("pre")},
+        models=2,
+        steps=30,
+        batch=8,
+        checkpoints=1,
+    )
+    tables = [
+        rs.run(spec.with_changes(engine=e), tmp_path / e, workers=1).table("lengths") for e in ("native", "torch")
+    ]
+    shares = [
+        table.filter(metric="wrong_set", weights="train", selection="last").sort("model", "length") for table in tables
+    ]
+    assert shares[0].height == 2 * 25
+    np.testing.assert_allclose(*(x["value"].to_numpy() for x in shares), atol=0.02)
+    assert {"sets", "wrong_set"} < set(tables[0]["metric"])
 
 
 def test_languages_weigh_prefixes_as_they_occur():

@@ -11,7 +11,7 @@ p is the model's distribution after a prefix. A place is determined where one to
     wrong_set  1 where an illegal token is as likely as a legal one    every place
     sets       1 where no place so far has a wrong set                 sequences
 
-The last two are measured where a spec asks for them, with `metrics = ["wrong_set"]`. They ask which tokens may follow
+The last two are measured where a spec asks for them, with `metrics = ["sets"]`. They ask which tokens may follow
 (next-symbol sets), not how likely each one is.
 
 `tvd` is computed by `Task.score`, because engines score checkpoints by it. The others are measured once, on the weights

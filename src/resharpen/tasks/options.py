@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from resharpen import own
 from resharpen.errors import UserError, unknown
 from resharpen.plain import typed
-from resharpen.tasks.metrics import METRICS, ON_REQUEST, PlaceMetric
+from resharpen.tasks.metrics import METRICS, OF_SEQUENCES, ON_REQUEST, PlaceMetric
 
 if TYPE_CHECKING:
     from resharpen.tasks.task import Task
@@ -62,12 +62,15 @@ def with_options(task: T, metrics: Sequence[Own] = (), sequences: int | None = N
             raise UserError(f"sequences = {sequences}: the report set of {task.name} is every state, not a sample")
     mine = list(task.own_metrics)
     for given in metrics:
-        if isinstance(given, PlaceMetric) or given in ON_REQUEST or own.is_own(typed("metrics", given, str)):
-            if name_of(given) in {**task.metrics, **dict.fromkeys(map(name_of, mine))}:
+        if isinstance(given, PlaceMetric) or own.is_own(typed("metrics", given, str)):
+            if name_of(given) in {*task.metrics, *map(name_of, mine), *ON_REQUEST, *OF_SEQUENCES}:
                 raise UserError(f"metric '{name_of(given)}' already exists in {task.name}: choose another name")
             mine.append(given)
-        else:
-            _found(given)  # already reported; raises if it does not exist
+            continue
+        of_places = OF_SEQUENCES[given][0] if given in OF_SEQUENCES else given
+        _found(of_places)  # raises if it does not exist
+        if of_places in ON_REQUEST and of_places not in mine:  # others are reported anyway
+            mine.append(of_places)
     object.__setattr__(made, "own_metrics", tuple(mine))
     own_metrics(tuple(mine))  # raises for a misspelled name
     if missing := [name_of(x) for x in mine if name_of(x) not in made.metrics]:

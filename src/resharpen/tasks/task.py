@@ -78,7 +78,7 @@ class Task:
     measures: ClassVar[tuple[str, ...]] = ("tvd",)
     """Names of the values that `score` returns."""
     own_metrics: ClassVar[tuple[str | PlaceMetric, ...]] = ()
-    """The user's metrics; set by `with_options`."""
+    """Metrics that were asked for, built in or the user's; set by `with_options`."""
     report_sequences: ClassVar[int | None] = None
     """Sequences in the report set if the task has no field for it; set by `with_options`."""
     tests: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
@@ -145,9 +145,9 @@ class Task:
         sequences: int | None = None,
         tests: options.Tests | None = None,
     ) -> Self:
-        """The same task with the user's metrics, as FILE.py:NAME, another number of sequences in the report set, and
-        further test distributions: name -> the fields that differ, or the whole task. None of them changes training or
-        the choice of checkpoints."""
+        """The same task with further metrics, built in or the user's as FILE.py:NAME, another number of sequences in
+        the report set, and further test distributions: name -> the fields that differ, or the whole task. None of them
+        changes training or the choice of checkpoints."""
         return options.with_options(self, metrics, sequences, tests)
 
     def tested(self, test: str) -> Self:

@@ -35,10 +35,16 @@ MOST_SEQUENCES = 128
 """Number of sequences used; the first of a larger report set suffice, if they have all lengths."""
 
 
-@lru_cache(maxsize=64)
 def trivial_values(task: Task, seed: int, metric: str | None = None) -> dict[str, dict[int, float]]:
     """Metric (or only this one) -> length -> the best value of a constant distribution on the report set. For a task
     without p*, and for an AUC, the value of a random guess."""
+    return _values(task, task.own_metrics, task.report_sequences, seed, metric)
+
+
+@lru_cache(maxsize=64)  # tasks are equal whatever their options
+def _values(
+    task: Task, _own: tuple[Any, ...], _sequences: int | None, seed: int, metric: str | None
+) -> dict[str, dict[int, float]]:
     validation = task.validation(seed, "report")
     sampled = getattr(validation, "sampled", False) and hasattr(validation, "take")
     if sampled and validation.sequences > MOST_SEQUENCES:

@@ -27,7 +27,7 @@ from resharpen.lazy import pl
 from resharpen.metrics import jackknife_error
 from resharpen.tasks import Task
 from resharpen.tasks.blocks import by_length_without
-from resharpen.tasks.metrics import PlaceMetric
+from resharpen.tasks.metrics import OF_SEQUENCES, PlaceMetric
 from resharpen.tasks.trivial import trivial_values
 
 ONE = 1e-3
@@ -59,7 +59,7 @@ class Scored:
             error = "" if row["error"] is None else f" +- {row['error']:.4f}"
             constant = "" if row["trivial"] is None else f", constant {row['trivial']:.4f}"
             rank = f", rank {row['rank']} of {row['models']} in {self.beside}" if row.get("models") else ""
-            places = f"{row['count']:,} {'places' if row['metric'] != 'exact' else 'sequences'}"
+            places = f"{row['count']:,} {'sequences' if row['metric'] in OF_SEQUENCES else 'places'}"
             label = self.task.metrics[row["metric"]].label if row["metric"] in self.task.metrics else row["metric"]
             lines.append(f"  {row['metric']:<17} {row['value']:.4f}{error}{constant}{rank}   ({label}; {places})")
         shown = self.table.filter(pl.col("count") > 0).pivot("metric", index="length", values="value")

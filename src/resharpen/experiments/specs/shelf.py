@@ -311,7 +311,7 @@ def _legal_symbols(n: int) -> Entry:
 
     def settings(scale: str) -> tuple[Setting, ...]:
         report, selection = VALIDATION[scale]
-        task = Tomita(n, sequences=report, selection_sequences=selection).with_options(metrics=["wrong_set"])
+        task = Tomita(n, sequences=report, selection_sequences=selection).with_options(metrics=["sets"])
         return (Setting(task, task.cap, Transformer(task.vocabulary, layers=2, d=32, heads=2, d_mlp=128)),)
 
     return Entry(
