@@ -25,8 +25,9 @@ def test_the_numbers_of_the_pages_are_those_of_the_references(capsys):
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
     """A copy of the pages with facts."""
-    (tmp_path / "docs").mkdir()
-    for name in ("README.md", "docs/paper.md"):
+    for folder in ("docs", "reference"):
+        (tmp_path / folder).mkdir()
+    for name in ("README.md", "docs/paper.md", "docs/anchors.md", "reference/README.md"):
         shutil.copy(ROOT / name, tmp_path / name)
     monkeypatch.setattr(pages, "ROOT", tmp_path)
     return tmp_path
@@ -65,7 +66,7 @@ def test_a_wrong_mark_is_an_error(copy, capsys, line, problem):
 def test_a_statement_that_is_not_true_is_an_error(copy, monkeypatch, capsys):
     monkeypatch.setitem(pages.FACTS, "fig2-post", lambda: False)
     assert pages.main() == 1
-    problem = "no longer true, to be rewritten: post and pre are equal (fig2-post in tools/facts.py)"
+    problem = "no longer true, to be rewritten: no difference is found (fig2-post in tools/facts.py)"
     assert capsys.readouterr().out == f"README.md: {problem}\ndocs/paper.md: {problem}\n"
 
 

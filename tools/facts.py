@@ -1,4 +1,4 @@
-"""Facts in the sentences of README.md and docs/: the text between `<!--NAME-->` and `<!---->`.
+"""Facts in the sentences of README.md, docs/ and reference/README.md: the text between `<!--NAME-->` and `<!---->`.
 
 A fact is a function without arguments. If it returns a text, `tools/pages.py` writes it there. True and False say
 whether the statement that stands there is true: if not, `tools/pages.py` fails, and the sentence must be rewritten.
@@ -8,20 +8,23 @@ No mark may begin a line or a list item, because Markdown would take the line fo
 
 from collections.abc import Callable, Iterable
 from itertools import takewhile
+from typing import Any
 
 import polars as pl
-from results import RANGES, per_cell, read_study, reference, span, summary, tested
+from results import RANGES, all_compared, per_cell, read_study, reference, span, summary, tested
 
 import resharpen as rs
+from resharpen.analysis.anchors import Compared
 from resharpen.analysis.claims.finding import Claim, Finding
 from resharpen.analysis.claims.positions import BASE, losses
 from resharpen.analysis.claims.reading import THRESHOLD
 from resharpen.analysis.dispersion import gains_from
-from resharpen.analysis.published import SOFTMAX
+from resharpen.analysis.published import SOFTMAX, Range
 from resharpen.analysis.samples import MEDIAN, by_draw, median_of, paired_differences
 from resharpen.analysis.statistics import quantile
 from resharpen.analysis.verdict import MARGIN
 from resharpen.parts import PAPER_PLACEMENTS
+from resharpen.views.anchors import interval_text
 
 FIG1, FIG2, FIG3, FIG4, FIG5 = (f"fig{n}-overnight" for n in range(1, 6))
 FIG67 = "fig6-7-overnight"
@@ -49,6 +52,11 @@ def sct_best(v: int, placement: str, s: int) -> float:
 def percent(low: float, high: float) -> str:
     """`29 to 34%`, or `29%` if both are the same."""
     return f"{span(f'{100 * low:.0f}', f'{100 * high:.0f}')}%"
+
+
+def at_least(value: float) -> str:
+    """Rounded down: `0.132` of 0.1327."""
+    return f"{int(1_000 * value) / 1_000:.3f}"
 
 
 def listed(names: Iterable[object]) -> str:
@@ -91,20 +99,34 @@ def so_far(name: str) -> str:
     return "" if least >= whole else f" ({models(name)} of {whole} models so far)"
 
 
+def kept(name: str) -> str:
+    """The models of a reference, of those that the scale has."""
+    experiment, there = reference(name).experiment, reference(name).table("models").height
+    whole = experiment.models * len(experiment.settings) * len(experiment.variants)
+    return f"{there:,} models" if there >= whole else f"{there:,} of {whole:,} models"
+
+
 def complete_figures() -> str:
     """The figures that have as many models per cell as the scale, and the draws of the others."""
     others = {figure: name for figure, name in FIGURES.items() if so_far(name)}
     if not others:
         return "All figures are complete at the scale `overnight`"
     counts = [count for name in others.values() for count in per_cell(reference(name))]
-    complete, draws = listed(figure for figure in FIGURES if figure not in others), span(min(counts), max(counts))
-    return f"Figures {complete} are complete at the scale `overnight`. The others have {draws} draws per cell so far"
+    complete, draws = [figure for figure in FIGURES if figure not in others], span(min(counts), max(counts))
+    are = f"Figures {listed(complete)} are" if len(complete) > 1 else f"Figure {complete[0]} is"
+    return f"{are} complete at the scale `overnight`. The others have {draws} draws per cell so far"
 
 
 def decided(word: str) -> str:
     """How many of the findings of figures 3 to 7 about the `median`, or about the `best`, are decided."""
-    found = [f for name in (FIG3, FIG4, FIG5, FIG67) for of in tested(name) for f in of.findings if word in f.what]
-    return f"{sum(f.verdict != 'undecided at this scale' for f in found)} of {len(found)}"
+    found = {
+        (name, of.text.split(":")[0], f.what): f.verdict  # claims 1 and 2 share findings; a claim names its task first
+        for name in (FIG3, FIG4, FIG5, FIG67)
+        for of in tested(name)
+        for f in of.findings
+        if word in f.what
+    }
+    return f"{sum(verdict != 'undecided at this scale' for verdict in found.values())} of {len(found)}"
 
 
 def none_diverged() -> bool:
@@ -135,14 +157,16 @@ def fig1_held() -> str:
 def fig1_pre_share() -> str:
     """The share of pre models below the threshold on new lengths, the least and the most over s = 5, 6, 7."""
     rows = reference(FIG1).table("models").filter(pl.col("train_length").is_between(5, 7), variant="pre")
-    shares = [(of["score_new_train"] < THRESHOLD).to_numpy().mean() for of in rows.partition_by("train_length")]
+    shares = [
+        (of["score_new_train"].fill_null(1.0) < THRESHOLD).to_numpy().mean() for of in rows.partition_by("train_length")
+    ]
     return percent(min(shares), max(shares))
 
 
 def fig1_bema_better(least_lag: float, most_lag: float) -> str:
     """The share of models with such an EMA lag whose mean TVD over all lengths is lower with BEMA."""
     rows = reference(FIG1).table("models").filter(pl.col("ema_lag").is_between(least_lag, most_lag))
-    share = (rows["score_bema"] < rows["score_train"]).to_numpy().mean()
+    share = (rows["score_bema"].fill_null(1.0) < rows["score_train"].fill_null(1.0)).to_numpy().mean()
     return percent(share, share)
 
 
@@ -165,7 +189,7 @@ def fig5_generalize_from(v: int, *placements: str) -> str | bool:
 
 def fig5_least(placement: str, lengths: Iterable[int]) -> str:
     """The lowest best tenth of a placement over these training lengths and both v."""
-    return f"{min(sct_best(v, placement, s) for v in (16, 25) for s in lengths):.3f}"
+    return at_least(min(sct_best(v, placement, s) for v in (16, 25) for s in lengths))
 
 
 def fig5_peri_init() -> str:
@@ -175,6 +199,11 @@ def fig5_peri_init() -> str:
 
 
 # ---- figure 2: Maximum Retrieval -------------------------------------------------------------------------------------
+
+
+def fig2_post_gap() -> str:
+    found = findings(FIG2, 4, "post - pre")[0].interval
+    return f"{found.estimate:.3f} ({found.low:.3f} to {found.high:.3f})"
 
 
 def fig2_median_gains_more() -> bool:
@@ -215,7 +244,8 @@ def fig3_peri_lower_up_to() -> str | bool:
 
 def fig3_auc() -> str:
     """The lowest and the highest median over models of the mean AUC beyond the cap, and their placements."""
-    rows = rs.scores(reference(FIG3), metric="auc").filter(weights="train")
+    scores = rs.scores(reference(FIG3), metric="auc").filter(weights="train")
+    rows = scores.with_columns(pl.col("score_new").fill_null(0.0))
     medians = sorted((quantile(of["score_new"].to_numpy(), 0.5), name) for (name,), of in rows.group_by("variant"))
     return " to ".join(f"{value:.3f} ({name})" for value, name in (medians[0], medians[-1]))
 
@@ -234,7 +264,52 @@ def fig4_tomita_7() -> bool:
 
 def fig6_hardest() -> str:
     """The lowest median of a placement on Dyck(32, 10)."""
-    return f"{min(of[1] for (row, _), of in summary(FIG67)[1].items() if row.startswith('Dyck(32, 10)')):.3f}"
+    return at_least(min(of[1] for (row, _), of in summary(FIG67)[1].items() if row.startswith("Dyck(32, 10)")))
+
+
+# ---- published numbers -----------------------------------------------------------------------------------------------
+
+
+def beside(title: str, what: str, lengths: Range, hyperparameters: str = "drawn", test: str = "") -> Compared:
+    """A published number and our draws."""
+    return next(
+        each
+        for each in all_compared()
+        if each.source.title.startswith(title)
+        and (each.anchor.what, each.anchor.test) == (what, test)
+        and (each.lengths, each.hyperparameters) == (lengths, hyperparameters)
+    )
+
+
+def middle(*asked: Any, **given: Any) -> str:
+    """The median of our draws with its interval."""
+    return interval_text(beside(*asked, **given).median)
+
+
+def share_of_training() -> str:
+    """How much of the published training our models of sorting and copying have at most."""
+    run = reference("anchors-copy-published-laptop").experiment
+    assert run.batch
+    return percent(*[run.steps * run.batch / (30_000 * 64)] * 2)
+
+
+def copy_learned() -> str:
+    found = beside("Copying", "learned positions, offset", (1, 50))
+    assert found.as_good
+    draws = len(found.sample.values_N)
+    return f"{round(found.as_good.estimate * draws)} of {draws}"
+
+
+def guessing() -> str:
+    """Models of flip-flop whose error at reads is within five points of a guess."""
+    error_N = beside("Flip-flop", "pre", (1, 64), test="dense").sample.values_N
+    return f"{(error_N > 0.45).sum()} of {len(error_N)}"
+
+
+def lstm_as_good() -> str:
+    share = beside("Flip-flop", "LSTM", (1, 64), test="sparse").as_good
+    assert share
+    return f"{interval_text(share).replace(' (', '% (')}"
 
 
 # ---- our own studies -------------------------------------------------------------------------------------------------
@@ -286,6 +361,10 @@ FACTS: dict[str, Callable[[], str | bool]] = {
     "decided-best": lambda: decided("best"),
     "none-diverged": none_diverged,
     "fig1-models": lambda: models(FIG1),
+    "fig3-kept": lambda: kept(FIG3),
+    "fig4-kept": lambda: kept(FIG4),
+    "fig5-kept": lambda: kept(FIG5),
+    "fig6-7-kept": lambda: kept(FIG67),
     "fig1-generalizes": fig1_generalizes,
     "fig1-held": fig1_held,
     "fig1-open": lambda: "; ".join(fig1_open()) or "none",
@@ -300,6 +379,7 @@ FACTS: dict[str, Callable[[], str | bool]] = {
     "fig2-models": lambda: models(FIG2),
     "fig2-peri": lambda: hold(FIG2, 4, "peri"),
     "fig2-post": lambda: undecided(FIG2, 4, "post - pre"),
+    "fig2-post-gap": fig2_post_gap,
     "fig2-median-gains-more": fig2_median_gains_more,
     "fig2-bema": fig2_bema_better,
     "published-softmax": published_softmax,
@@ -322,6 +402,21 @@ FACTS: dict[str, Callable[[], str | bool]] = {
     "fig6-post": lambda: undecided(FIG67, 6, "post - pre"),
     "fig6-eos": lambda: hold(FIG67, 6, "dyck"),
     "fig6-hardest": fig6_hardest,
+    "anchor-gain": lambda: middle("Maximum", "gain", (1_024, 1_024)),
+    "anchor-gain-far": lambda: middle("Maximum", "gain", (4_096, 4_096)),
+    "anchor-share": share_of_training,
+    "anchor-sort-two": lambda: middle("Sorting", "two heads", (101, 150)),
+    "anchor-sort-one": lambda: middle("Sorting", "one head", (101, 150)),
+    "anchor-copy-learned": copy_learned,
+    "anchor-majority": lambda: middle("Binary", "no positions", (101, 150)),
+    "anchor-closing-peri": lambda: middle("Dyck", "peri", (701, 1_400)),
+    "anchor-closing-peri-init": lambda: middle("Dyck", "peri-init", (701, 1_400)),
+    "anchor-closing-pre": lambda: middle("Dyck", "pre", (701, 1_400)),
+    "anchor-lstm": lambda: middle("Flip-flop", "LSTM", (1, 64), test="sparse"),
+    "anchor-lstm-as-good": lstm_as_good,
+    "anchor-chance": guessing,
+    "anchor-flip-flop": lambda: middle("Flip-flop", "pre", (1, 64), test="dense"),
+    "anchor-window": lambda: middle("Flip-flop", "pre+window minus pre", (65, 192), test="dense"),
     "remedies-sct": lambda: claim("remedies-sct-laptop", 8).verdict == "holds",
     "remedies-max": both_remedies_help,
     "tasks-norm": norm_helps_on,

@@ -1,9 +1,9 @@
-"""Write the numbers of README.md and docs/ from `reference/`: python tools/pages.py [--check]
+"""Write the numbers of README.md, docs/ and reference/README.md from `reference/`: python tools/pages.py [--check]
 
 The text between `<!-- NAME -->` and `<!-- end -->` of a page is generated here, never edited by hand. NAME is `claims`,
 the name of a reference for a table of its results, or `tasks` or `positions` for one of these studies, from the tables
-that `resharpen run tasks` and `resharpen run positions` save; `anchors` and `anchors-finding` compare published numbers
-with references. `docs/findings.md` is generated as a whole. Text between `<!--NAME-->` and `<!---->` in a sentence is a
+that `resharpen run tasks` and `resharpen run positions` save; `anchors` compares published numbers with
+references. `docs/findings.md` is generated as a whole. Text between `<!--NAME-->` and `<!---->` in a sentence is a
 fact of `facts.py`.
 The exit code is 1 if a statement is not true or a mark is wrong. With --check nothing is written, and the exit code is
 also 1 if a page is not up to date.
@@ -13,28 +13,40 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from math import isinf
 from pathlib import Path
 from typing import Any
 
 from facts import FACTS
-from results import CLAIMS, OURS, per_cell, read_study, reference, span, summary, tested
+from results import (
+    CLAIMS,
+    OURS,
+    per_cell,
+    published,
+    read_study,
+    reference,
+    span,
+    summary,
+    tested,
+    with_their_query,
+)
 
 import resharpen as rs
-from resharpen.analysis.anchors import Compared, compared, finding
+from resharpen.analysis.anchors import Compared
 from resharpen.analysis.claims.finding import Claim, Finding
 from resharpen.analysis.claims.positions import BASE, SPLIT, losses, positions_claims
 from resharpen.analysis.claims.sensitivity import LEGEND, READINGS, Sensitivity, cell, estimates, sensitivity
 from resharpen.analysis.dispersion import gains_from
-from resharpen.analysis.published import SOURCES
+from resharpen.analysis.published import MAXIMUM, SOURCES
 from resharpen.analysis.samples import MEDIAN
 from resharpen.analysis.statistics import Interval, quantile_interval
 from resharpen.analysis.verdict import MARGIN
-from resharpen.experiments.keeping.reference import Reference, references
+from resharpen.experiments.keeping.reference import Reference
 from resharpen.views.anchors import section
 
 ROOT = Path(__file__).parent.parent
+QUERY_SPEC = ROOT / "examples" / "random_query.toml"
 CLAIMS_HEAD = ("| claim | verdict | holds | undecided or contrary | from |", "|---|---|---|---|---|")
 SHOWN = 3
 """Findings of either kind that the claims table shows per claim; findings.md has all."""
@@ -46,7 +58,7 @@ BEGINS = re.compile(rf"^(?: |[-*+>] |\d+\. )*{MARK.pattern}.*", re.MULTILINE)
 
 def main(*options: str) -> int:
     check, wrong, used = "--check" in options, [], set()
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "reference" / "README.md"]:
         text, problems = path.read_text(), []
         new = findings() if path.name == "findings.md" else PLACE.sub(_filled, text)
         new = FACT.sub(partial(_stated, problems), new)
@@ -80,7 +92,7 @@ def _stated(problems: list[str], mark: re.Match[str]) -> str:
 def _filled(place: re.Match[str]) -> str:
     name = place[1]
     tables = {"claims": claims_table, "tasks": tasks_table, "positions": positions_table}
-    tables |= {"anchors": anchors, "anchors-finding": anchors_finding}
+    tables |= {"anchors": anchors}
     numbers = tables[name]() if name in tables else results_table(name)
     return f"<!-- {name} -->\n\n{numbers}\n\n<!-- end -->"
 
@@ -135,20 +147,6 @@ def _gain(interval: Interval) -> str:
     return f"{interval.estimate:+.3f} ({interval.low:+.3f} to {interval.high:+.3f})"
 
 
-@cache
-def published() -> dict[str, tuple[Reference, list[Compared]]]:
-    """Name of a reference -> it and its draws beside published numbers; those that there are."""
-    there = references()
-    names = [f"{name}-{source.scale}" for source in SOURCES for name in source.runs]
-    runs = [(name, rs.reference(name)) for name in names if name in there]
-    return {name: (run, compared(run)) for name, run in runs}
-
-
-def anchors_finding() -> str:
-    found = [each for _, of_run in published().values() for each in of_run]
-    return "\n".join(textwrap.wrap(finding(found), 120)) if found else "There are no results yet."
-
-
 def anchors() -> str:
     """A section for every source of published numbers."""
     sections = []
@@ -161,6 +159,10 @@ def anchors() -> str:
             rows = [f"{row} {_row(given)}" for row, given in experiment.hyperparameters.items()]
             details = ", ".join([f"{experiment.steps:,} steps", f"minibatches of {experiment.batch}", *rows])
             trained.append(f"`{experiment.name}` ({details}{missing})")
+            found += draws
+        if source is MAXIMUM and (draws := with_their_query()):
+            spec = rs.read_toml(QUERY_SPEC)
+            trained.append(f"`examples/random_query.toml` ({spec.steps:,} steps, minibatches of {spec.batch})")
             found += draws
         sections.append(section(source, found, trained))
     return "\n\n".join(sections)

@@ -17,14 +17,12 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyBboxPatch
+from results import all_compared
 
 import resharpen as rs
-from resharpen.analysis.anchors import compared
 from resharpen.analysis.claims.positions import losses
 from resharpen.analysis.dispersion import gains_from
-from resharpen.analysis.published import SOURCES
 from resharpen.analysis.scores import scored_lengths
-from resharpen.experiments.keeping.reference import references
 from resharpen.experiments.specs.shelf import STUDIES, take
 from resharpen.parts import PLACEMENTS
 from resharpen.views.anchors import draw_anchors
@@ -252,8 +250,7 @@ def report() -> bytes:
 
 def anchors() -> Figure:
     """Published numbers, and the draws of those references that there are."""
-    names = [f"{name}-{source.scale}" for source in SOURCES for name in source.runs]
-    return draw_anchors([each for name in names if name in references() for each in compared(rs.reference(name))])
+    return draw_anchors(all_compared())
 
 
 PICTURES: dict[str, Callable[[], Figure | bytes]] = {

@@ -6,10 +6,12 @@ from pathlib import Path
 import polars as pl
 
 import resharpen as rs
+from resharpen.analysis.anchors import Compared, compared, values
 from resharpen.analysis.claims.finding import Claim
+from resharpen.analysis.published import MAXIMUM, SOURCES, THEIR_QUERY
 from resharpen.analysis.scores import scored_lengths, worst_values
-from resharpen.analysis.statistics import quantile
-from resharpen.experiments.keeping.reference import Reference
+from resharpen.analysis.statistics import Sample, quantile
+from resharpen.experiments.keeping.reference import Reference, references
 
 CLAIMS = (*(f"fig{n}-overnight" for n in (1, 5, 2, 3)), "fig6-7-overnight", "fig4-overnight")
 """References that the claims table is made from, in the order of the claims."""
@@ -37,6 +39,33 @@ def tested(name: str) -> tuple[Claim, ...]:
 
 def read_study(name: str) -> pl.DataFrame:
     return pl.read_csv(STUDIES / f"{name}.csv")
+
+
+@cache
+def published() -> dict[str, tuple[Reference, list[Compared]]]:
+    """Name of a reference -> it and its draws beside published numbers; those that there are."""
+    there = references()
+    names = [f"{name}-{source.scale}" for source in SOURCES for name in source.runs]
+    runs = [(name, reference(name)) for name in names if name in there]
+    return {name: (run, compared(run)) for name, run in runs}
+
+
+def all_compared() -> list[Compared]:
+    """All published numbers beside our draws."""
+    return [each for _, of_run in published().values() for each in of_run] + with_their_query()
+
+
+def with_their_query() -> list[Compared]:
+    """The draws that `tools/random_query.py` saved; none of them diverged."""
+    if not (STUDIES / "anchors-query.csv").exists():
+        return []
+    rows, found = read_study("anchors-query"), []
+    for anchor in MAXIMUM.anchors:
+        for between in anchor.numbers:
+            if len(values_N := values(rows, anchor, between, 0.0)):
+                sample = Sample(values_N, float(len(values_N)))
+                found.append(Compared(MAXIMUM, anchor, THEIR_QUERY, between, sample, False, "items"))
+    return found
 
 
 def per_cell(run: Reference) -> tuple[int, int]:

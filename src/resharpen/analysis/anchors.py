@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
-from resharpen.analysis.published import RUNS, Anchor, Published, Range, Source
+from resharpen.analysis.published import QUERY, RUNS, THEIR_QUERY, Anchor, Published, Range, Source
 from resharpen.analysis.samples import BEST, MEDIAN, correlation_within_groups
 from resharpen.analysis.scores import lengths_of, scored_lengths, scores, task_of
 from resharpen.analysis.statistics import Floats, Interval, Sample, quantile_interval, share_interval
@@ -28,7 +28,9 @@ from resharpen.streams import GROUP
 SELECTION = "best-trained"
 ROUNDING = 0.0005
 """Published numbers are tenths of a percent, and so off by half of one at most; differences by twice that."""
-Verdict = Literal["better", "worse", "consistent", "too few draws"]
+WIDE = 0.2
+"""The width of an interval from which it says too little."""
+Verdict = Literal["better", "worse", "consistent", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,14 @@ class Compared:
     source: Source
     anchor: Anchor
     hyperparameters: str
-    """Drawn, or theirs."""
+    """Drawn, or published; and whether the query is theirs."""
     lengths: Range
     sample: Sample
     lower_is_better: bool
     unit: str
     """Of the lengths."""
-    diverged: int
-    """Models that have the worst value because they diverged."""
+    diverged: frozenset[str] = frozenset()
+    """The models that diverged. Without an earlier checkpoint they have the worst value."""
 
     @property
     def published(self) -> Published | None:
@@ -74,18 +76,19 @@ class Compared:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Where the interval of the median is beside what was published, which is rounded."""
+        """Where the interval of the median is beside what was published, which is rounded; undecided if a wide interval
+        includes it, or if there are too few draws for an interval."""
         if self.published is None:
             return None
         rounding = ROUNDING * (2 if self.anchor.less else 1)
         (least, most), median = (self.published[0] - rounding, self.published[1] + rounding), self.median
         if not (isfinite(median.low) and isfinite(median.high)):
-            return "too few draws"
+            return "undecided"
         if median.low > most:
             return "worse" if self.lower_is_better else "better"
         if median.high < least:
             return "better" if self.lower_is_better else "worse"
-        return "consistent"
+        return "consistent" if median.high - median.low <= WIDE else "undecided"
 
 
 def compared(run: RunOrReference) -> list[Compared]:
@@ -95,23 +98,23 @@ def compared(run: RunOrReference) -> list[Compared]:
     if name not in RUNS:
         return []
     metrics, tests, unit = task_of(run).metrics, ("", *task_of(run).tests), task_of(run).unit
-    of_diverged = run.table("models").filter(pl.col("diverged_at").is_not_null())["variant"]
+    diverged = run.table("models").filter(pl.col("diverged_at").is_not_null())
     worth = correlation_within_groups(scores(run, SELECTION), metrics[task_of(run).metric].worst).worth(GROUP)
     source, found = RUNS[name], []
+    whose = THEIR_QUERY if name == QUERY else source.runs[name]
     for anchor in source.anchors:
         if anchor.metric not in metrics or anchor.test not in tests:  # another task of that name
             continue
         rows = scored_lengths(run, SELECTION, lengths_of(run, anchor.test)).filter(
             metric=anchor.metric, weights="train"
         )
-        diverged = int(of_diverged.is_in([anchor.variant, anchor.less]).sum())
+        models = frozenset(diverged.filter(pl.col("variant").is_in([anchor.variant, anchor.less]))["model"])
         for between in anchor.numbers:
             values_N = values(rows, anchor, between, metrics[anchor.metric].worst)
             if len(values_N):
                 sample = Sample(values_N, worth * len(values_N))
                 lower = metrics[anchor.metric].lower_is_better
-                whose = source.runs.get(name, "drawn")
-                found.append(Compared(source, anchor, whose, between, sample, lower, unit, diverged))
+                found.append(Compared(source, anchor, whose, between, sample, lower, unit, models))
     return found
 
 
@@ -133,13 +136,11 @@ def values(rows: pl.DataFrame, anchor: Anchor, lengths: Range, worst: float) -> 
 
 def finding(found: Iterable[Compared]) -> str:
     """How many published numbers our draws agree with, in one sentence."""
-    known = [each for each in found if each.verdict not in (None, "too few draws")]
-    if not known:
-        return "There are too few draws to compare with published numbers."
-    counts = {word: sum(each.verdict == word for each in known) for word in ("consistent", "better", "worse")}
+    known = [each for each in found if each.verdict is not None]
+    counts = {word: sum(each.verdict == word for each in known) for word in get_args(Verdict)}
     reached = sum(bool(each.as_good and each.as_good.estimate > 0) for each in known)
     return (
         f"Of {len(known)} comparisons with published numbers, the median of our draws is consistent with "
-        f"{counts['consistent']}, better in {counts['better']} and worse in {counts['worse']}; in {reached} at least "
-        "one draw is as good as published."
+        f"{counts['consistent']}, better in {counts['better']}, worse in {counts['worse']} and undecided in "
+        f"{counts['undecided']}; in {reached} at least one draw is as good as published."
     )

@@ -11,10 +11,10 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from resharpen.analysis.anchors import Compared, finding
-from resharpen.analysis.published import SOURCES, Anchor, Published, Range, Source
+from resharpen.analysis.anchors import WIDE, Compared, finding
+from resharpen.analysis.published import SOURCES, THEIR_QUERY, Anchor, Published, Range, Source
 from resharpen.views.columns import Column, print_table
-from resharpen.views.palette import BLUE, VERMILION
+from resharpen.views.palette import BLUE, GREEN, VERMILION
 from resharpen.views.style import our_style
 from resharpen.views.violins import plain_panel
 
@@ -24,15 +24,27 @@ if TYPE_CHECKING:
 
     from resharpen.analysis.statistics import Interval
 
-HEADINGS = ("", "lengths", "published", "ours", "draws", "median", "best tenth", "best draw", "as good", "median is")
-LEGEND = (
-    "In percent; differences in percentage points. Ours: whether hyperparameters are drawn or those of the source. In "
-    "brackets are 95% intervals over draws: of medians and quantiles exact, from order statistics, and "
-    "open where draws are too few; of shares Clopper and Pearson's. As good: the share of draws at least as good as "
-    "published, or as the worse end of a range. Consistent: the interval of the median includes what was published."
+HEADINGS = (
+    "",
+    "lengths",
+    "published",
+    "hyperparameters",
+    "draws",
+    "median",
+    "best tenth",
+    "best draw",
+    "as good",
+    "median is",
 )
-COLORS = {"drawn": BLUE, "theirs": VERMILION}
-STYLES = {"better": "green", "worse": "red", "consistent": "cyan"}
+LEGEND = (
+    "In percent; differences in percentage points. Hyperparameters are drawn or, except for steps and minibatches, the "
+    "published ones. In brackets are 95% intervals over draws: of medians and quantiles exact, from order statistics, "
+    "and open where draws are too few; of shares Clopper and Pearson's. As good: the share of draws at least as good "
+    "as published, or as the worse end of a range. Consistent: the interval of the median includes what was published; "
+    f"undecided: it does, but is wider than {100 * WIDE:.0f} points."
+)
+COLORS = {"drawn": BLUE, "published": VERMILION, THEIR_QUERY: GREEN}
+STYLES = {"better": "green", "worse": "red", "consistent": "cyan", "undecided": "yellow"}
 PAGE = 120
 """Characters in a line of a page."""
 COLUMNS, WIDTH, HEIGHT = 2, 6.2, 2.85
@@ -126,7 +138,7 @@ def draw_anchors(found: Sequence[Compared]) -> Figure:
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     marks = [Line2D([], [], color="black", marker="D", linestyle="", label="published")]
-    names = {"drawn": "our draws", "theirs": "our draws, with their hyperparameters"}
+    names = {"drawn": "our draws", "published": "with published hyperparameters", THEIR_QUERY: "with their query"}
     marks += [
         Line2D([], [], color=COLORS[whose], marker="o", linestyle="", alpha=0.6, label=name)
         for whose, name in names.items()
@@ -155,7 +167,7 @@ def _panel(axes: Axes, panel: Panel, anchors: Sequence[Anchor], found: Sequence[
         x += 0.8
     axes.set_xticks(list(ticks), list(ticks.values()), fontsize=7, rotation=90 if len(ticks) > 8 else 0)
     axes.set_xlim(-0.7, x - 1.1)
-    axes.set_ylabel(f"{metric} less that of {less} (points)" if less else f"{metric} (%)", fontsize=8)
+    axes.set_ylabel(f"{metric} minus that of {less} (points)" if less else f"{metric} (%)", fontsize=8)
     empty = not any(each.anchor in anchors for each in found)
     axes.set_title(f"{title}{': no results yet' if empty else ''}", fontsize=9, pad=16)
     axes.set_xlabel(_rests_on([each for each in found if each.anchor in anchors]), fontsize=8)
@@ -170,9 +182,9 @@ def _rests_on(found: Sequence[Compared]) -> str:
     """The unit of the lengths, and the number of draws and of diverged models."""
     if not found:
         return ""
-    draws = {each.hyperparameters: len(each.sample.values_N) for each in found}
-    diverged = sum({(each.anchor.label, each.hyperparameters): each.diverged for each in found}.values())
-    return f"length ({found[0].unit}); {' and '.join(map(str, draws.values()))} draws, {diverged or 'none'} diverged"
+    draws = dict.fromkeys((each.hyperparameters, len(each.sample.values_N)) for each in found)
+    diverged = len({(each.hyperparameters, model) for each in found for model in each.diverged})
+    return f"length ({found[0].unit}); {' and '.join(str(n) for _, n in draws)} draws, {diverged or 'none'} diverged"
 
 
 def _draws(axes: Axes, x: float, each: Compared) -> None:
@@ -186,8 +198,10 @@ def _draws(axes: Axes, x: float, each: Compared) -> None:
 
 
 def section(source: Source, found: Sequence[Compared], trained: Sequence[str]) -> str:
-    """A section of a page, in Markdown: what was published, what ours is, and the table. `trained` says how every run
-    was trained."""
+    """A section of a page, in Markdown: what was published, what ours is, and a table; another one for what was not
+    published. `trained` says how every run was trained."""
+    known = [cells(each) for each in found if each.published is not None]
+    further = [cells(each) for each in found if each.published is None]
     lines = [
         f"## {source.title}",
         "",
@@ -197,8 +211,7 @@ def section(source: Source, found: Sequence[Compared], trained: Sequence[str]) -
         "",
         *_lines(f"**Why they may differ.** {source.differs}"),
         "",
-        f"| {' | '.join(HEADINGS)} |",
-        "|---" * len(HEADINGS) + "|",
+        *_table(HEADINGS, known),
     ]
     if not found:
         empty = ("no results yet",) + ("",) * 6
@@ -208,7 +221,15 @@ def section(source: Source, found: Sequence[Compared], trained: Sequence[str]) -
             for lengths, value in anchor.numbers.items()
             if value is not None
         ]
-    return "\n".join(lines + [f"| {' | '.join(cells(each))} |" for each in found])
+    if further:
+        shown = [i for i, values in enumerate(zip(*further, strict=True)) if any(values)]
+        lines += ["", "Without a published number:", ""]
+        lines += _table([HEADINGS[i] for i in shown], [[row[i] for i in shown] for row in further])
+    return "\n".join(lines)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def _lines(text: str) -> list[str]:
