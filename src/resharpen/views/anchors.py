@@ -142,6 +142,7 @@ def draw_anchors(found: Sequence[Compared]) -> Figure:
     marks += [
         Line2D([], [], color=COLORS[whose], marker="o", linestyle="", alpha=0.6, label=name)
         for whose, name in names.items()
+        if any(each.hyperparameters == whose for each in found)
     ]
     figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), frameon=False, fontsize=9)
     return figure
