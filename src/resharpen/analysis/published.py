@@ -85,7 +85,7 @@ MAXIMUM = Source(
     ),
     differs=(
         "Accuracy on long inputs depends on the hyperparameters, which we draw: the gain is what should agree. Query "
-        "and minibatches are theirs only where the table says so."
+        "and minibatches are not theirs."
     ),
     anchors=(
         Anchor("softmax", "none", "accuracy", _at(SOFTMAX)),
