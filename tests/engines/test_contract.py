@@ -47,6 +47,7 @@ VARIANTS = {
     ),
     "transformer-pre+window+kerple": transformer_problem("pre", attention="window", positions="kerple"),
     "transformer-pre+sink": transformer_problem("pre", attention="sink"),
+    "transformer-peri+asentmax+nape": transformer_problem("peri", attention="asentmax", positions="nape"),
     "transformer-all+learned": transformer_problem("all", positions="learned"),
     "transformer-peri-init+sinusoidal": transformer_problem("peri-init", positions="sinusoidal"),
     "transformer-peri+t5": transformer_problem("peri", positions="t5"),
@@ -87,6 +88,7 @@ class Case:
             name
             for name in learned
             if name.endswith(("_ssmax", "_queries", "_t5", "_kerple", "_sink", "_learned", "_sinusoidal"))
+            or name.endswith(("_b_asentmax", "w_g_asentmax"))  # 2 tanh(c_g) stays finite
         )
 
     def validation(self):

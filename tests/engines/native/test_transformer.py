@@ -72,6 +72,10 @@ OF_PARTS = {
     "window+t5": {"attention": "window", "positions": "t5"},
     "sink": {"attention": "sink"},
     "sink+kerple": {"attention": "sink", "positions": "kerple"},
+    "entmax": {"attention": "entmax"},
+    "entmax+kerple": {"attention": "entmax", "positions": "kerple"},
+    "asentmax": {"attention": "asentmax", "positions": "nope"},
+    "asentmax+learned": {"attention": "asentmax", "positions": "learned"},
     "rope-half": {"positions": "rope-half"},
     "rope-500k": {"positions": "rope-500k"},
     "sinusoidal": {"positions": "sinusoidal"},
@@ -81,13 +85,17 @@ OF_PARTS = {
     "dropout+sink+learned-offset": {"dropout": "dropout", "attention": "sink", "positions": "learned-offset"},
     "dropout+window+t5": {"dropout": "dropout", "attention": "window", "positions": "t5"},
     "dropout+ssmax": {"dropout": "dropout", "attention": "ssmax"},
+    "dropout+entmax": {"dropout": "dropout", "attention": "entmax"},
+    "dropout+asentmax": {"dropout": "dropout", "attention": "asentmax"},
 }
 """Of each attention, position encoding and dropout a variant, in which it stands beside another part."""
 FAR = branching((150, 0), (140, 20), (16, 3), (1, 1))
 """Distances beyond the last bucket of T5."""
 
 
-@pytest.mark.parametrize("parts", ["kerple", "window+t5", "sink", "learned", "learned-offset", "dropout"])
+@pytest.mark.parametrize(
+    "parts", ["kerple", "window+t5", "sink", "entmax", "asentmax", "learned", "learned-offset", "dropout"]
+)
 def test_parity_of_parts(parts):
     check_parity(transformer_problem("peri", **OF_PARTS[parts]), models=3)
 
@@ -155,15 +163,19 @@ def test_parity_of_odd_sizes(placement):
     check_parity(transformer_problem(placement, ODD, cap=24, batch=4))
 
 
-@pytest.mark.parametrize("placement", ["pre", "post", "peri"])
-def test_parity_at_the_size_of_the_paper(placement):
-    check_parity(transformer_problem(placement, PAPER, batch=16), steps=(1, 10))
+@pytest.mark.parametrize(
+    ("placement", "parts"),
+    [("pre", {}), ("post", {}), ("peri", {}), ("peri", {"positions": "nape"}), ("pre", {"attention": "asentmax"})],
+    ids=str,
+)
+def test_parity_at_the_size_of_the_paper(placement, parts):
+    check_parity(transformer_problem(placement, PAPER, batch=16, **parts), steps=(1, 10))
 
 
 @pytest.mark.parametrize("march", ["x86-64-v3", "x86-64"])
-@pytest.mark.parametrize("dropout", ["no-dropout", "dropout"])
-def test_parity_on_older_processors(march, dropout):
-    check_parity(replace(transformer_problem("all", dropout=dropout), march=march), steps=(1, 10))
+@pytest.mark.parametrize("parts", [{}, {"dropout": "dropout"}, {"attention": "asentmax"}], ids=str)
+def test_parity_on_older_processors(march, parts):
+    check_parity(replace(transformer_problem("all", **parts), march=march), steps=(1, 10))
 
 
 @pytest.mark.parametrize(
@@ -181,6 +193,9 @@ def test_parity_on_older_processors(march, dropout):
         ("all", {"positions": "learned-offset"}),
         ("all", {"dropout": "dropout"}),
         ("peri", {"dropout": "dropout", "attention": "sink"}),
+        ("peri", {"attention": "entmax"}),
+        ("seven", {"norm": "layer", "attention": "asentmax", "positions": "nape"}),
+        ("pre", {"attention": "asentmax", "dropout": "dropout"}),
     ],
     ids=lambda x: x if isinstance(x, str) else "+".join(x.values()),
 )
@@ -325,12 +340,12 @@ def test_bad_input():
         with pytest.raises(ValueError, match="vocabulary of 6"):
             engine.advance(1, [bad])
     assert "does not measure 'accuracy'" in NativeTransformer.supports(replace(problem, task=MaxRetrieval()))
-    assert "learned and learned-offset" in NativeTransformer.supports(transformer_problem(positions="nape"))
+    assert "learned and learned-offset" in NativeTransformer.supports(transformer_problem(positions="fire"))
     short = replace(problem, parts=replace(transformer_problem(positions="learned").parts, longest=3))
     with pytest.raises(UserError, match="an input of 4 tokens: there are only 3 learned positions"):
         NativeTransformer(short, make_ensemble(short)).advance(1, [Batch(inputs, targets, real)])
-    with pytest.raises(ValueError, match="only softmax, log-n, ssmax, window and sink"):
-        NativeTransformer(transformer_problem(attention="entmax"), make_ensemble(problem))
+    with pytest.raises(ValueError, match="only softmax, log-n, ssmax, window, sink, entmax and asentmax"):
+        NativeTransformer(transformer_problem(attention="sigmoid"), make_ensemble(problem))
 
 
 @pytest.mark.parametrize("task", [Dyck(2, 3), Tomita(3)], ids=str)

@@ -46,10 +46,10 @@ KERNEL_SITES = (
     "queries_keys",
 )
 KNOWN = {
-    "attention": ("softmax", "log-n", "ssmax", "adaptive-temperature", "window", "sink"),
+    "attention": ("softmax", "log-n", "ssmax", "adaptive-temperature", "window", "sink", "entmax", "asentmax"),
     "norm": ("rms", "layer"),
     "positions": (
-        *("rope", "nope", "alibi", "t5", "kerple", "rope-half", "rope-500k", "sinusoidal"),
+        *("rope", "nope", "alibi", "nape", "t5", "kerple", "rope-half", "rope-500k", "sinusoidal"),
         *("learned", "learned-offset"),
     ),
 }

@@ -34,7 +34,7 @@ SCORED_AT_ONCE = 2**21
 """Maximum of positions times vocabulary in one evaluation call."""
 NO_TARGET = -1
 """Target of a place without loss."""
-TRAINED_WITH = ("softmax", "log-n", "ssmax", "window", "sink")
+TRAINED_WITH = ("softmax", "log-n", "ssmax", "window", "sink", "entmax", "asentmax")
 POSITIONS = KNOWN["positions"]
 MEASURES = ("tvd", "marked")
 

@@ -14,9 +14,10 @@ namespace {
 struct Placement {
     bool embedding_out, block_in, block_out, residual, unembedding_in, heads_out, queries_keys;
 };
-RESHARPEN_ENUM(AttentionKind, softmax, log_n, ssmax, adaptive_temperature, window, sink)
+RESHARPEN_ENUM(AttentionKind, softmax, log_n, ssmax, adaptive_temperature, window, sink, entmax, asentmax)
 RESHARPEN_ENUM(NormFunction, rms, layer)
-RESHARPEN_ENUM(PositionKind, rope, nope, alibi, t5, kerple, rope_half, rope_500k, sinusoidal, learned, learned_offset)
+RESHARPEN_ENUM(PositionKind, rope, nope, alibi, nape, t5, kerple, rope_half, rope_500k, sinusoidal, learned,
+               learned_offset)
 
 struct Variant {
     Placement placement;

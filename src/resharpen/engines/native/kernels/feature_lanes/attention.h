@@ -13,17 +13,18 @@
 
 namespace {
 
-// Modification of the logits e_ij = q_i . k_j / sqrt(d_head) of a head: s log(n) e_ij + bias[i - j], with n = i + 1
-// the number of keys; and a sink, a logit of every query that has no value.
+// Modification of the logits e_ij = q_i . k_j / sqrt(d_head) of a head: s factor_i e_ij + bias[i - j]; and a sink, a
+// logit of every query that has no value.
 struct HeadLogits {
     const float* bias = nullptr;  // times sqrt(d_head); distances from -15 to a block beyond the last; null for none
-    const float* log_n = nullptr;  // of every query and a block more; null for no factor
+    const float* factor = nullptr;  // of every query and a block more: log(n), say; null for none
     float s = 1;  // also the sink's logit
 };
 
 // Derivatives by the parameters of a head, which are added to.
 struct HeadGradient {
     double* s;
+    float* factor;  // of every query; written; null if the factors are not learned
     // By q_i . k_j, summed over the blocks of queries b .. b+15 and keys j by b - j, from -15 on; lane l has the
     // distance b - j + l. Null if the bias is not learned.
     f32x16* bias;
@@ -33,10 +34,11 @@ struct HeadGradient {
 template <int K, int STRIDE, int OUT>
 class Attention {
   public:
-    // `scale` multiplies the logits q . k. A query sees `window` keys, its own the last; INT_MAX for all. `drops`:
-    // there is dropout of the weights.
-    Attention(int longest, float scale, int window, bool sink, bool drops)
-        : scale(scale), window(window), sink(sink), drops(drops), scratch(longest + 2) {}
+    // `scale` multiplies the logits q . k. A query sees `window` keys, its own the last; INT_MAX for all. `sparse`:
+    // entmax in place of softmax. `drops`: there is dropout of the weights.
+    Attention(int longest, float scale, int window, bool sink, bool sparse, bool drops)
+        : scale(scale), window(window), sink(sink), sparse(sparse), drops(drops),
+          scratch((sparse ? 2 : 1) * longest + 2) {}
 
     // Number of vectors that `forward` keeps for `backward`.
     std::size_t kept(int length, int from) const {
@@ -56,17 +58,23 @@ class Attention {
                       keys = end - first;
             f32x16* e = keep ? keep : scratch.data();
             times_transposed(keys, k + first * STRIDE, q + begin * STRIDE, STRIDE, e,
-                             head.log_n ? head.log_n + begin : nullptr, head.s);
+                             head.factor ? head.factor + begin : nullptr, head.s);
             if (head.bias)
                 for (int key = 0; key < keys; key++) e[key] += load(head.bias + begin - first - key);
             hide(e, begin - first, keys, -INFINITY);
-            softmax(e, begin - first, keys, head.s);
-            hide(e, begin - first, keys, 0);
-            if (drops) drop(begin, first, keys, e, e + dropped_from(keys));
-            const f32x16* a = e + dropped_from(keys);
+            f32x16* a = e + weights_from(keys);
+            if (sparse) {
+                entmax(e, begin - first, keys);
+                for (int key = 0; key < keys; key++) a[key] = e[key] * e[key];
+                if (drops) drop(begin, first, keys, a, a);
+            } else {
+                softmax(e, begin - first, keys, head.s);
+                hide(e, begin - first, keys, 0);
+                if (drops) drop(begin, first, keys, e, a);
+            }
             float *o = out + begin * OUT, *inverse = floats(e + keys);
             gemm(n, keys, K / kLanes, weights(a).transposed(), row_major(v + first * STRIDE, STRIDE), o, OUT);
-            for (int i = 0; i < n; i++, o += OUT) multiply(inverse[i], o, o);
+            for (int i = 0; !sparse && i < n; i++, o += OUT) multiply(inverse[i], o, o);
             if (keep) keep += kept_of(keys);
         }
         return keep;
@@ -75,8 +83,9 @@ class Attention {
     // Writes dq of these queries, and dk, dv of all keys, in rows like those of q, k, v; returns the end of what was
     // kept. With unnormalized weights e, and dO divided by their sum instead:
     //     dE = dO V^T     dS = scale e (dE - inverse sum_j e dE)     dQ = dS K     dK = dS^T Q     dV = e^T dO
-    // With weights a after dropout, dV = a^T dO and dS = scale (a dE - e inverse sum_j a dE). A factor of the logits is
-    // applied to dQ, and to Q for dK, instead of to every dS.
+    // With weights a after dropout, dV = a^T dO and dS = scale (a dE - e inverse sum_j a dE). Of entmax, whose weights
+    // are squares of e and sum to one, dS = scale e (dE - sum_j e dE / sum_j e). A factor of the logits is applied to
+    // dQ, and to Q for dK, instead of to every dS.
     const f32x16* backward(int length, int from, const float* q, const float* k, const float* v, const float* d_out,
                            const f32x16* e, float* dq, float* dk, float* dv, HeadLogits head, HeadGradient gradient) {
         f32x16* d = scratch.data();
@@ -85,15 +94,16 @@ class Attention {
             const int begin = std::max(from, end - kLanes), n = end - begin, first = first_key(begin),
                       keys = end - first;
             const float *q_block = q + begin * STRIDE, *inverse = floats(e + keys);
-            for (int i = 0; i < n; i++) multiply(inverse[i], d_out + (begin + i) * OUT, d_o + i * K);
+            for (int i = 0; i < n; i++) multiply(sparse ? 1 : inverse[i], d_out + (begin + i) * OUT, d_o + i * K);
             times_transposed(keys, v + first * STRIDE, d_o, K, d, nullptr, 1);
-            const f32x16* a = e + dropped_from(keys);
-            const f32x16 mean = drops ? dropped_backward(e, a, d, keys) : softmax_backward(e, d, keys);
+            const f32x16* a = e + weights_from(keys);
+            if (sparse && drops) before_dropout(e, a, d, keys);
+            const f32x16 mean = drops && !sparse ? dropped_backward(e, a, d, keys) : weights_backward(e, d, keys);
             if (sink) *gradient.s -= horizontal_sum(first_lanes(n, e[keys + 1] * mean, 0));
             if (gradient.bias) add_by_distance(d, begin - first, n, keys, gradient.bias);
             gemm(n, keys, K / kLanes, weights(d).transposed(), row_major(k + first * STRIDE, STRIDE),
                  dq + begin * STRIDE, STRIDE);
-            if (head.log_n) multiply_backward(n, begin, q_block, dq + begin * STRIDE, head, *gradient.s);
+            if (head.factor) multiply_backward(n, begin, q_block, dq + begin * STRIDE, head, gradient);
             const int fresh = std::min(written, end) - first;
             keys_backward(0, fresh, n, q_block, a, dk + first * STRIDE, dv + first * STRIDE, head, false);
             keys_backward(fresh, keys, n, q_block, a, dk + first * STRIDE, dv + first * STRIDE, head, true);
@@ -108,7 +118,7 @@ class Attention {
   private:
     float scale;
     int window;
-    bool sink, drops;
+    bool sink, sparse, drops;
     std::vector<f32x16> scratch;
     alignas(64) float block_t[K * kLanes], d_o[kLanes * K], multiplied[kLanes * K];
 
@@ -116,9 +126,10 @@ class Attention {
     static const float* floats(const f32x16* x) { return reinterpret_cast<const float*>(x); }
     static Left weights(const f32x16* e) { return {floats(e), kLanes, 1}; }
 
-    // Per block: a weight per key, the inverse sums, the weights of the sink, and the weights after dropout.
-    int kept_of(int keys) const { return keys + 1 + sink + (drops ? keys : 0); }
-    int dropped_from(int keys) const { return drops ? keys + 1 + sink : 0; }
+    // Per block: a weight per key, or its root of entmax; the inverse sums; the weights of the sink; and if they are
+    // others, the weights that multiply values.
+    int kept_of(int keys) const { return keys + 1 + sink + (sparse || drops ? keys : 0); }
+    int weights_from(int keys) const { return sparse || drops ? keys + 1 + sink : 0; }
 
     // The first key that a query from `begin` on sees.
     int first_key(int begin) const { return std::max(0, begin - (window - 1)); }
@@ -136,13 +147,13 @@ class Attention {
         const f32x16* d = scratch.data() + from;
         a += from, dk += from * STRIDE, dv += from * STRIDE;
         if (n < kLanes) {
-            const Right q_right = head.log_n ? row_major(multiplied, K) : row_major(q_block, STRIDE);
+            const Right q_right = head.factor ? row_major(multiplied, K) : row_major(q_block, STRIDE);
             gemm(to - from, n, K / kLanes, weights(d), q_right, dk, STRIDE, add);
             gemm(to - from, n, K / kLanes, weights(a), row_major(d_o, K), dv, STRIDE, add);
             return;
         }
         for (int j = 0; j < K; j += kLanes) {
-            if (head.log_n)
+            if (head.factor)
                 thin_gemm<kLanes, K, STRIDE>(to - from, floats(d), multiplied + j, dk + j, add);
             else
                 thin_gemm<kLanes, STRIDE, STRIDE>(to - from, floats(d), q_block + j, dk + j, add);
@@ -150,15 +161,15 @@ class Attention {
         }
     }
 
-    // y = x block^T for `keys` rows x and a block of queries, each times s log(n) if log_n is not null. Behind an
+    // y = x block^T for `keys` rows x and a block of queries, each times s and its factor if there is one. Behind an
     // incomplete block there are always fifteen readable rows.
     void times_transposed(int keys, const float* x, const float* block, std::ptrdiff_t stride, f32x16* y,
-                          const float* log_n, float s) {
+                          const float* factor, float s) {
         for (int j = 0; j < K; j += kLanes) {
             transpose_block(block + j, stride, block_t, kLanes);
-            if (log_n)
+            if (factor)
                 for (int i = 0; i < kLanes; i++)
-                    store(block_t + i * kLanes, load(block_t + i * kLanes) * (s * load(log_n)));
+                    store(block_t + i * kLanes, load(block_t + i * kLanes) * (s * load(factor)));
             thin_gemm<STRIDE, kLanes, kLanes>(keys, x + j, block_t, floats(y), j > 0);
         }
     }
@@ -174,12 +185,13 @@ class Attention {
 
     // Applies the factor to dq, and writes q times the factor to `multiplied`. The derivative by the factor is sum_j
     // dS_ij q_i . k_j = q_i . dq_i.
-    void multiply_backward(int n, int begin, const float* q, float* dq, HeadLogits head, double& d_s) {
+    void multiply_backward(int n, int begin, const float* q, float* dq, HeadLogits head, HeadGradient gradient) {
         for (int i = 0; i < n; i++, q += STRIDE, dq += STRIDE) {
-            const float log_n = head.log_n[begin + i];
-            d_s += double(log_n) * dot_row<K / kLanes>(q, dq);
-            multiply(head.s * log_n, dq, dq);
-            multiply(head.s * log_n, q, multiplied + i * K);
+            const float factor = head.factor[begin + i], along = dot_row<K / kLanes>(q, dq);
+            if (gradient.factor) gradient.factor[begin + i] = along;
+            *gradient.s += double(factor) * along;
+            multiply(head.s * factor, dq, dq);
+            multiply(head.s * factor, q, multiplied + i * K);
         }
     }
 
@@ -200,12 +212,43 @@ class Attention {
         x[end] = broadcast(1) / sum;
     }
 
+    // Replaces logits x by e = [z - tau]_+, z = scale x / 2 minus its maximum, and tau such that the squares of e sum
+    // to 1; and appends 1 / sum e. The norm of e is convex in tau, and a line where all keys that count are equal, so
+    // that Newton's method on norm = 1 from tau = -1 rises to the solution in a few steps. A lane that does not rise
+    // any more stays as it is, whatever the others do. A NaN is kept, as the second argument of max.
+    void entmax(f32x16* x, int begin, int end) {
+        f32x16 top = fold(begin + 1, broadcast(-INFINITY), max, [&](int key) { return x[key]; });
+        for (int key = begin + 1; key < end; key++) top = max(top, lanes_from(key - begin, x[key], -INFINITY));
+        auto z = [&](int key) { return max(broadcast(-1), (0.5f * scale) * (x[key] - top)); };
+        for (int key = 0; key < end; key++) x[key] = key <= begin ? z(key) : lanes_from(key - begin, z(key), -1);
+        f32x16 tau = broadcast(-1), sum;
+        for (int step = 0; step < 64; step++) {
+            auto e = [&](int key) { return max(broadcast(0), x[key] - tau); };
+            sum = fold(end, broadcast(0), plus, e);
+            const f32x16 squares = fold(end, broadcast(0), plus, [&](int key) { return e(key) * e(key); });
+            const f32x16 next = tau + (squares - sqrt(squares)) / sum;
+            const Mask rises = next > tau;
+            if (!bits(rises)) break;
+            tau = select(rises, next, tau);
+        }
+        for (int key = 0; key < end; key++) x[key] = max(broadcast(0), x[key] - tau);
+        x[end] = broadcast(1) / sum;
+    }
+
     // The mean of dE is computed from these numbers and not as dO . O, so that the differences sum to zero, and are
     // zero for a single key. Returns it.
-    f32x16 softmax_backward(const f32x16* e, f32x16* d, int end) {
+    f32x16 weights_backward(const f32x16* e, f32x16* d, int end) {
         const f32x16 mean = e[end] * fold(end, broadcast(0), plus, [&](int key) { return e[key] * d[key]; });
         for (int key = 0; key < end; key++) d[key] = scale * e[key] * (d[key] - mean);
         return mean;
+    }
+
+    // Of entmax: replaces d, the derivative by the weights a after dropout, by that before it; a is e^2 times a factor.
+    void before_dropout(const f32x16* e, const f32x16* a, f32x16* d, int end) {
+        for (int key = 0; key < end; key++) {
+            const f32x16 before = e[key] * e[key];
+            d[key] = select(before > broadcast(0), d[key] * (a[key] / before), broadcast(0));
+        }
     }
 
     f32x16 dropped_backward(const f32x16* e, const f32x16* a, f32x16* d, int end) {

@@ -1,4 +1,4 @@
-// Biases of attention logits that depend on the head and on the distance of query and key: ALiBi, T5, KERPLE.
+// Biases of attention logits that depend on the head and on the distance of query and key: ALiBi, NAPE, T5, KERPLE.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct DistanceBias {
     void allocate(PositionKind positions, int length) {
         kind = positions, longest = length;
         const bool learned = kind == PositionKind::t5 || kind == PositionKind::kerple;
-        if (learned || kind == PositionKind::alibi) table.resize(HEADS * (longest + 2 * kLanes));
+        if (learned || has_slopes()) table.resize(HEADS * (longest + 2 * kLanes));
         if (learned) by_distance.resize(HEADS * (longest + kLanes));
         if (kind == PositionKind::t5)
             for (int distance = 0; distance < longest; distance++) bucket.push_back(bucket_of(distance));
@@ -42,14 +42,20 @@ struct DistanceBias {
     f32x16* sums(int head) { return by_distance.empty() ? nullptr : &by_distance[head * (longest + kLanes)]; }
     void clear_sums() { std::fill(by_distance.begin(), by_distance.end(), broadcast(0)); }
 
+    bool has_slopes() const { return kind == PositionKind::alibi || kind == PositionKind::nape; }
+    double slope(int head) const {
+        if (kind == PositionKind::alibi) return std::exp2(-8.0 * (head + 1) / HEADS);
+        return head < HEADS / 2 ? 1.0 / (head + 1) : 0;
+    }
+
     void fill(const TransformerLayout::Block& at, const float* theta) {
         if (table.empty()) return;
         const double size = std::sqrt(double(kHead));
         for (int head = 0; head < HEADS; head++) {
             float* to = table.data() + head * (longest + 2 * kLanes) + kLanes;
-            if (kind == PositionKind::alibi) {
-                const double slope = std::exp2(-8.0 * (head + 1) / HEADS);
-                for (int distance = 0; distance < longest; distance++) to[distance] = float(-size * slope * distance);
+            if (has_slopes()) {
+                for (int distance = 0; distance < longest; distance++)
+                    to[distance] = float(-size * slope(head) * distance);
             } else if (kind == PositionKind::t5) {
                 const float* b = theta + at.t5 + head * kBuckets;
                 for (int distance = 0; distance < longest; distance++) to[distance] = float(size * b[bucket[distance]]);

@@ -29,7 +29,7 @@ inline double gradient_of(Transformer& m, const Ragged& batch, const float* thet
     prepare(m, theta, epsilon, true);
     m.grads.theta = gradient;
     std::memset(gradient, 0, sizeof(float) * m.setup.layout.size);
-    for (Block& b : m.acts.blocks) clear(b.d_s), b.bias.clear_sums();
+    for (Block& b : m.acts.blocks) clear(b.d_s), clear(b.scales.d_c), b.bias.clear_sums();
     const Alphabetical sorted(batch, !m.setup.drops);  // dropout differs between equal sequences
     double loss = 0;
     for (auto s = sorted.all.begin(); s != sorted.all.end();) {
@@ -44,6 +44,8 @@ inline double gradient_of(Transformer& m, const Ragged& batch, const float* thet
     for (int l = 0; l < LAYERS; l++) {
         Block& b = m.acts.blocks[2 * l];
         for (int head = 0; b.at.s >= 0 && head < HEADS; head++) gradient[b.at.s + head] = float(b.d_s[head]);
+        for (int j = 0; b.at.scales >= 0 && j < 2 * HEADS; j++)
+            gradient[b.at.scales + DP * SP + j] = float(b.scales.d_c[j]);
         b.bias.backward(b.at, theta, gradient);
     }
     return loss / sorted.targets;

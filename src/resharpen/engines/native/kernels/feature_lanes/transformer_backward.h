@@ -158,11 +158,21 @@ inline void attend_backward(const Setup& setup, const Weights& weights, Branches
         const float *q = rows_of(b.wide, s, path, acts.gathered), *d_out = at(grads.o, s.row - s.shared, AP);
         float* dq = s.shared == 0 ? at(grads.wide, s.row, QS) : at(grads.gathered, 0, QS);
         for (int head = 0; head < HEADS; head++, q += HP, d_out += HP, dq += HP)
-            kept = acts.attention.backward(s.length, s.shared, q, q + AP, q + 2 * AP, d_out, kept, dq, dq + AP,
-                                           dq + 2 * AP, logits_of(setup, weights, b, head),
-                                           {&b.d_s[head], b.bias.sums(head)});
+            kept = acts.attention.backward(
+                s.length, s.shared, q, q + AP, q + 2 * AP, d_out, kept, dq, dq + AP, dq + 2 * AP,
+                logits_of(setup, weights, b, head, s.row - s.shared),
+                {&b.d_s[head], b.scales.gradient_of(head, s.row - s.shared), b.bias.sums(head)});
         if (s.shared > 0) scatter(s, path, grads);
     });
+}
+
+// Of the factors that asentmax learns: adds the derivatives by w, by c and, to grads.h, by the rows h.
+inline void scales_backward(const Weights& weights, const Branches& branches, Block& b, int l, const float* h,
+                            int begin, int n, Gradients& grads) {
+    float *d_w = grads.theta + b.at.scales, *d = b.scales.row(begin);
+    for (int i = begin; i < begin + n; i++) b.scales.backward(i, branches.place[i]);
+    gemm(DP, n, SP / kLanes, Left{h, DP, 1}.transposed(), row_major(d, SP), d_w, SP, true);
+    gemm(n, SP, DN, {d, SP, 1}, weights.scales[l].transposed(), at(grads.h, begin, DP), DP, true);
 }
 
 // ---- tokens --------------------------------------------------------------------------------------------------------
@@ -209,7 +219,7 @@ inline void embed_backward(const Setup& setup, const Weights& weights, const Bra
 // From sums over the minibatch: backward of q, k, v of the first layer, its norm, the embedding's norm, the embedding.
 inline void tokens_backward(const Setup& setup, const Weights& weights, ByToken& by_token, float* gradient) {
     add_few(by_token);
-    if (setup.on_embedding()) {
+    if (setup.by_row()) {
         std::memcpy(gradient, by_token.d_x, sizeof by_token.d_x);
         if (setup.layout.waves >= 0) gradient[setup.layout.waves] = float(by_token.d_waves);
         return;
@@ -261,13 +271,14 @@ inline void backward(Transformer& m) {
         attend_backward(setup, weights, branches, a, acts, grads);
         chunks(0, branches.rows(), [&](int i, int n) {
             rotate(setup, branches, grads.wide, i, n, -1);
-            if (l == 0 && !setup.on_embedding()) return sum_by_token(branches, grads, i, n, by_token);
+            if (l == 0 && !setup.by_row()) return sum_by_token(branches, grads, i, n, by_token);
             if (setup.placement.queries_keys)
                 queries_keys_backward(weights, a.at, n, at(a.before_norm, i, 2 * AP), &a.r_head[i * 2 * HEADS],
                                       at(grads.wide, i, QS), QS, grads.theta);
             const float *h = at(setup.placement.block_in ? a.h : a.x, i, DP), *d = at(grads.wide, i, QS);
             gemm(DP, n, QP / kLanes, Left{h, DP, 1}.transposed(), row_major(d, QS), w + kQKV, QP, true);
             gemm(n, QP, DN, {d, QS, 1}, weights.qkv[l].transposed(), at(grads.h, i, DP), DP);
+            if (setup.adapts()) scales_backward(weights, branches, a, l, h, i, n, grads);
             block_input_backward(setup, weights, a, i, n, grads);
             if (l == 0) embed_backward(setup, weights, branches, acts, i, n, grads, by_token);
         });

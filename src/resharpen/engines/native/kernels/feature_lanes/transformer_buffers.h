@@ -9,6 +9,7 @@
 #include "biases.h"
 #include "dropout.h"
 #include "gelu.h"
+#include "logit_scales.h"
 #include "prefixes.h"
 
 namespace {
@@ -37,6 +38,7 @@ using HeadNorm = RowNorm<HP / kLanes, HP, kHead>;   // of q or k of one
 struct Setup {
     TransformerLayout layout;
     Placement placement;
+    AttentionKind attention_kind;
     PositionKind position_kind;
     Rotation rotation;
     std::vector<float> log_n;  // of 1, 2, ..; empty for no factor
@@ -46,9 +48,9 @@ struct Setup {
     std::size_t rows;
 
     Setup(Variant variant, Rotation rotation, int longest, bool for_training, bool drops)
-        : layout(variant), placement(variant.placement), position_kind(variant.positions), rotation(rotation),
-          window(variant.window > 0 ? variant.window : INT_MAX), longest(longest), drops(drops),
-          rows(std::max(longest, for_training ? kFamily : 0) + kLanes) {
+        : layout(variant), placement(variant.placement), attention_kind(variant.attention),
+          position_kind(variant.positions), rotation(rotation), window(variant.window > 0 ? variant.window : INT_MAX),
+          longest(longest), drops(drops), rows(std::max(longest, for_training ? kFamily : 0) + kLanes) {
         if (variant.attention == AttentionKind::log_n || variant.attention == AttentionKind::ssmax)
             for (int n = 1; n <= longest + kLanes; n++) log_n.push_back(float(std::log(double(n))));
         if (position_kind != PositionKind::sinusoidal) return;
@@ -58,8 +60,12 @@ struct Setup {
                 waves[p * DP + i] = (i % 2 ? rotation.cosine : rotation.sine)[p * ((D + 1) / 2) + i / 2];
     }
 
-    // Whether positions are added to the embedding: then rows depend on more than the token.
-    bool on_embedding() const { return position_kind == PositionKind::sinusoidal || layout.learned >= 0; }
+    bool adapts() const { return attention_kind == AttentionKind::asentmax; }
+    bool sparse() const { return attention_kind == AttentionKind::entmax || adapts(); }
+
+    // Whether the first layer is computed by row, not by token: positions are added to the embedding, or its attention
+    // reads more of a row than q, k and v.
+    bool by_row() const { return position_kind == PositionKind::sinusoidal || layout.learned >= 0 || adapts(); }
 };
 
 // A matrix [I, O], and its transpose, in panels of kPanelColumns columns.
@@ -98,12 +104,14 @@ struct Weights {
     HeadsNorm heads_norm;
     HeadNorm head_norm;
     Packed qkv[LAYERS], w_o[LAYERS], w_1[LAYERS], w_2[LAYERS], u;
+    Packed scales[LAYERS];  // of asentmax
 
     explicit Weights(Variant variant) {
         norm.layer = heads_norm.layer = head_norm.layer = variant.norm == NormFunction::layer;
         for (int l = 0; l < LAYERS; l++) {
             qkv[l].allocate(DP, QP), w_o[l].allocate(AP, DP);
             w_1[l].allocate(DP, FP), w_2[l].allocate(FP, DP);
+            if (variant.attention == AttentionKind::asentmax) scales[l].allocate(DP, SP);
         }
         u.allocate(DP, VP);
     }
@@ -120,12 +128,14 @@ struct Block {
     int index;
     double d_s[HEADS];
     DistanceBias bias;
+    LogitScales scales;
 
     void allocate(const Setup& setup, int i) {
         const std::size_t rows = setup.rows;
         const bool is_mlp = i % 2 == 1;
         at = setup.layout.blocks[i], index = i;
         if (!is_mlp) bias.allocate(setup.position_kind, setup.longest);
+        if (!is_mlp && setup.adapts()) scales.allocate(rows, setup.longest);
         for (auto* each : {&x, &h, &y, &s}) each->resize(rows * DN);
         wide.resize(rows * (is_mlp ? FS : QS) / kLanes);
         if (is_mlp)
@@ -148,11 +158,12 @@ struct Activations {
     std::size_t n_kept = 0;
 
     Activations(const Setup& setup, int longest, bool for_training)
-        : attention(longest, 1.0f / std::sqrt(float(kHead)), setup.window, setup.layout.sink, setup.drops) {
+        : attention(longest, 1.0f / std::sqrt(float(kHead)), setup.window, setup.layout.sink, setup.sparse(),
+                    setup.drops) {
         for (int i = 0; i < BLOCKS; i++) blocks[i].allocate(setup, i);
         for (auto* x : {&last, &final}) x->resize(setup.rows * DN);
         logits.resize(setup.rows * VP / kLanes), r_final.resize(setup.rows);
-        if (setup.on_embedding()) embedded.resize(setup.rows * DN), r_embedded.resize(setup.rows);
+        if (setup.by_row()) embedded.resize(setup.rows * DN), r_embedded.resize(setup.rows);
         if (for_training) gathered.resize((longest + kLanes) * QS / kLanes);
     }
 };

@@ -39,7 +39,7 @@ inline void tokens_forward(const Setup& setup, const Weights& weights, ByToken& 
     clear(by_token.d_x), clear(by_token.few_x), clear(by_token.d_qkv), clear(by_token.few_qkv);
 }
 
-// The stream of every row, with positions added to the embedding.
+// The stream of every row, with positions added to the embedding if there are any.
 inline void embed(const Setup& setup, const Weights& weights, const Branches& branches, Activations& acts) {
     for (int i = 0; i < branches.rows(); i++) {
         f32x16 row[DN];
@@ -65,6 +65,7 @@ inline void prepare(Transformer& m, const float* theta, float epsilon, bool for_
         const float* w = theta + l * kLayer;
         weights.qkv[l].pack(w + kQKV, for_training), weights.w_o[l].pack(w + kWO, for_training);
         weights.w_1[l].pack(w + kW1, for_training), weights.w_2[l].pack(w + kW2, for_training);
+        if (m.setup.adapts()) weights.scales[l].pack(theta + m.setup.layout.blocks[2 * l].scales, for_training);
     }
     weights.u.pack(theta + kU, for_training);
     for (int l = 0; l < LAYERS; l++) m.acts.blocks[2 * l].bias.fill(m.setup.layout.blocks[2 * l], theta);
@@ -81,9 +82,15 @@ inline const float* block_input(const Setup& setup, const Weights& weights, Bloc
     return h;
 }
 
-inline void queries_keys_values(const Setup& setup, const Weights& weights, Block& b, int l, int begin, int n) {
-    gemm(n, DP, QP / kLanes, {block_input(setup, weights, b, begin, n), DP, 1}, weights.qkv[l].weights(),
-         at(b.wide, begin, QS), QS);
+inline void queries_keys_values(const Setup& setup, const Weights& weights, const Branches& branches, Block& b, int l,
+                                int begin, int n) {
+    const Left h{block_input(setup, weights, b, begin, n), DP, 1};
+    gemm(n, DP, QP / kLanes, h, weights.qkv[l].weights(), at(b.wide, begin, QS), QS);
+    if (setup.adapts()) {
+        gemm(n, DP, SP / kLanes, h, weights.scales[l].weights(), b.scales.row(begin), SP);
+        for (int i = begin; i < begin + n; i++)
+            b.scales.forward(i, branches.place[i], weights.theta + b.at.scales + DP * SP);
+    }
     if (setup.placement.queries_keys)
         for (int i = begin; i < begin + n; i++)
             norm_queries_keys(weights, b.at, at(b.wide, i, QS), at(b.before_norm, i, 2 * AP), &b.r_head[i * 2 * HEADS]);
@@ -165,10 +172,12 @@ inline void hidden_layer(Block& b, int begin, int n) {
 
 // ---- attention -----------------------------------------------------------------------------------------------------
 
-inline HeadLogits logits_of(const Setup& setup, const Weights& weights, const Block& b, int head) {
+// Of a sequence whose first token would have the row `origin`.
+inline HeadLogits logits_of(const Setup& setup, const Weights& weights, const Block& b, int head, int origin) {
     HeadLogits found;
     found.bias = b.bias.of(head);
-    if (!setup.log_n.empty()) found.log_n = setup.log_n.data();
+    if (!setup.log_n.empty()) found.factor = setup.log_n.data();
+    if (setup.adapts()) found.factor = b.scales.of(head, origin);
     if (b.at.s >= 0) found.s = weights.theta[b.at.s + head];
     return found;
 }
@@ -189,7 +198,7 @@ inline void attend(const Setup& setup, const Weights& weights, Branches& branche
         float* out = at(b.o, s.row - s.shared, AP);
         for (int head = 0; head < HEADS; head++, q += HP, out += HP)
             keep = acts.attention.forward(s.length, std::max(from, s.shared), q, q + AP, q + 2 * AP, out, keep,
-                                          logits_of(setup, weights, b, head), [&](auto... of_block) {
+                                          logits_of(setup, weights, b, head, s.row - s.shared), [&](auto... of_block) {
                                               dropout.weights(b.index / 2, s.number, head, of_block...);
                                           });
     });
@@ -208,8 +217,8 @@ inline void forward(Transformer& m, int from) {
     const ByToken& by_token = m.by_token;
     Activations& acts = m.acts;
     Branches& branches = m.branches;
-    if (setup.on_embedding()) embed(setup, weights, branches, acts);
-    for (int i = 0; !setup.on_embedding() && i < branches.rows(); i++) {
+    if (setup.by_row()) embed(setup, weights, branches, acts);
+    for (int i = 0; !setup.by_row() && i < branches.rows(); i++) {
         std::memcpy(at(acts.blocks[0].x, i, DP), by_token.x + branches.tokens[i] * DP, sizeof(float) * DP);
         std::memcpy(at(acts.blocks[0].wide, i, QS), by_token.qkv + branches.tokens[i] * QP, sizeof(float) * QP);
     }
@@ -217,7 +226,7 @@ inline void forward(Transformer& m, int from) {
         const int first = l == LAYERS - 1 ? from : 0;
         Block &a = acts.blocks[2 * l], &b = acts.blocks[2 * l + 1];
         chunks(0, branches.rows(), [&](int i, int n) {
-            if (l > 0 || setup.on_embedding()) queries_keys_values(setup, weights, a, l, i, n);
+            if (l > 0 || setup.by_row()) queries_keys_values(setup, weights, branches, a, l, i, n);
             rotate(setup, branches, a.wide, i, n, 1);
         });
         attend(setup, weights, branches, m.dropout, first, a, acts);

@@ -13,6 +13,7 @@ constexpr int kHead = D / HEADS, BLOCKS = 2 * LAYERS;
 constexpr int DP = padded(D), HP = padded(kHead), AP = HEADS * HP, QP = 3 * AP, FP = padded(MLP), VP = padded(V);
 
 constexpr int kBuckets = 32;  // of the distances of T5
+constexpr int SP = padded(2 * HEADS);  // two factors of asentmax per head
 
 // Embedding; per layer QKV [DP, 3 AP], W_O [AP, DP], W_1 [DP, FP], W_2 [FP, DP]; U [DP, VP]; then, without weight decay
 // like the embedding, norms of embedding, unembedding and each block; and parameters of attention and positions of each
@@ -25,7 +26,7 @@ struct TransformerLayout {
     static constexpr int kDecayBegin = kQKV, kDecayEnd = kGains;
 
     struct Block {
-        int block_in, block_out, residual, heads_out, queries, keys, s, t5, log_r1, log_r2;
+        int block_in, block_out, residual, heads_out, queries, keys, s, scales, t5, log_r1, log_r2;
     };
     bool bias, sink, offset;  // of LayerNorm; whether s is a sink's logit, or a factor of ssmax; of learned positions
     int embedding_out, unembedding_in, waves, learned, n_learned;
@@ -53,6 +54,7 @@ struct TransformerLayout {
             };
             Block& b = blocks[i];
             b.s = of_heads(variant.attention == AttentionKind::ssmax || variant.attention == AttentionKind::sink);
+            b.scales = place(i % 2 == 0 && variant.attention == AttentionKind::asentmax, (DP + 1) * SP);
             b.t5 = of_heads(variant.positions == PositionKind::t5, kBuckets);
             b.log_r1 = of_heads(variant.positions == PositionKind::kerple);
             b.log_r2 = of_heads(variant.positions == PositionKind::kerple);
@@ -89,6 +91,12 @@ struct TransformerLayout {
                 add_norm(block, "queries", b.queries, {head}, HP);
                 add_norm(block, "keys", b.keys, {head}, HP);
                 if (b.s >= 0) add_parameter(text, block + (sink ? "s_sink" : "s_ssmax"), b.s, {{HEADS, 1}});
+                for (const char* which : {"b", "g"}) {  // w [DP, SP], then c
+                    if (b.scales < 0) break;
+                    const int from = b.scales + (*which == 'b' ? 0 : HEADS);
+                    add_parameter(text, block + "w_" + which + "_asentmax", from, {{HEADS, 1}, {D, SP}});
+                    add_parameter(text, block + "c_" + which + "_asentmax", from + DP * SP, {{HEADS, 1}});
+                }
                 if (b.t5 >= 0) add_parameter(text, block + "b_t5", b.t5, {{HEADS, kBuckets}, {kBuckets, 1}});
                 if (b.log_r1 >= 0) add_parameter(text, block + "log_r1_kerple", b.log_r1, {{HEADS, 1}});
                 if (b.log_r2 >= 0) add_parameter(text, block + "log_r2_kerple", b.log_r2, {{HEADS, 1}});
