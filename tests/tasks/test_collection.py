@@ -46,7 +46,12 @@ SMALL = [
     *((Markov(2, 1.0), 12), (Markov(3, 0.1), 8), (HiddenMarkov(), 8), (OWN_PROCESS, 8)),
     *((WeightedComplement(5, 0.6), 4), (WeightedComplement(5, 1.0), 4)),
     *((Game(3, 3, 3), 9), (Game(2, 3, 2), 5), (Game(1, 4, 3), 4), (Othello(4), 12), (Othello(6), 6)),
-    *((Sort(5, train_items=4), 4), (Majority(3, train_items=5), 5), (Recall(4, 2, train_items=3), 3)),
+    *(
+        (Sort(5, train_items=4), 4),
+        (Sort(3, repeated=True, train_items=4), 4),
+        (Majority(3, train_items=5), 5),
+        (Recall(4, 2, train_items=3), 3),
+    ),
 ]
 """Tasks at small sizes, with a training length."""
 SEQUENCES = 4096

@@ -25,7 +25,7 @@ def copies(task, n):
 
 
 def sorts(task, n):
-    return separated(task, n, lambda items: [(sorted(items), 1)], repeated=False)
+    return separated(task, n, lambda items: [(sorted(items), 1)], task.repeated)
 
 
 def majorities(task, n):
@@ -51,6 +51,7 @@ CASES = [
     (Copy(3, repeated=True, reverse=True, train_items=3), copies),
     (Copy(4, reverse=True, train_items=4), copies),
     (Sort(4, train_items=4), sorts),
+    (Sort(3, repeated=True, train_items=4), sorts),
     (Majority(3, train_items=4), majorities),
     (Recall(3, 2, train_items=3), recalls),
 ]

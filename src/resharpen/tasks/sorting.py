@@ -1,10 +1,12 @@
-"""Sort: distinct items, then the same items in ascending order.
+"""Sort: items, then the same items in ascending order.
 
 With v = 4, after BOS 2 0 3 SEP 0 the next token is 2:
 
     >>> import numpy as np
     >>> Sort(4).p_star(np.array([[4, 2, 0, 3, 5, 0]]))[0, -1].tolist()  # tokens 0, 1, 2, 3, BOS, SEP
     [0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
+
+Items are distinct, uniform without replacement, or `repeated`, independent and uniform.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from resharpen.tasks.task import Tokens
 @dataclass(frozen=True)
 class Sort(SeparatedTask):
     v: int = 62
+    repeated: bool = False
 
     kind: ClassVar[str] = "sort"
     asked: ClassVar[str] = "the items of the input in ascending order"
@@ -31,12 +34,16 @@ class Sort(SeparatedTask):
     per_item: ClassVar[int] = 2
 
     @property
+    def distinct(self) -> bool:
+        return not self.repeated
+
+    @property
     def name(self) -> str:
-        return f"sort-v{self.v}"
+        return f"sort{'-repeated' * self.repeated}-v{self.v}"
 
     @property
     def title(self) -> str:
-        return f"Sort, v = {self.v}"
+        return f"Sort{' repeated items,' if self.repeated else ','} v = {self.v}"
 
     def reply(self, words_NxT: NDArray[np.uint32], items_NxI: Tokens, real_NxI: NDArray[np.bool_]) -> Tokens:
         return np.sort(np.where(real_NxI, items_NxI, self.v), axis=1)

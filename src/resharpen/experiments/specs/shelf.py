@@ -20,6 +20,7 @@ from resharpen.tasks import (
     Majority,
     MaxRetrieval,
     QuestionTask,
+    SeparatedTask,
     SetComplement,
     Sort,
     Task,
@@ -335,6 +336,26 @@ ALGORITHMIC = {
         OF_QUESTIONS,
     ),
 }
+ATTENTIONS = ("peri+nape", "peri+entmax+nape", "peri+asentmax+nape")
+
+
+def _like_gemma2(task: SeparatedTask) -> Callable[[str], tuple[Setting, ...]]:
+    """For a transformer of two layers and four heads. A few long answers are not enough to see a difference of medians:
+    four times the usual number of questions."""
+    model = Transformer(task.vocabulary, layers=2, d=64, heads=4, d_mlp=256)
+    return lambda scale: (Setting(task.with_options(sequences=4 * QUESTIONS[scale]), task.train_items, model),)
+
+
+def _sparse(title: str, task: SeparatedTask) -> Entry:
+    return Entry(
+        f"Anchors: {title}, softmax, entmax and asentmax",
+        _like_gemma2(task),
+        ATTENTIONS,
+        (Size(2, 10, 2, batch=8), Size(32, 8_000, 5, batch=16), Size(64, 20_000, 10, batch=32), Size(100, 100_000)),
+        hyperparameters=IN_FEW_STEPS,
+    )
+
+
 ANCHORS = {
     "anchors-max": Entry(
         "Anchors: Maximum Retrieval, softmax and adaptive temperature",
@@ -359,6 +380,8 @@ ANCHORS = {
         (Size(2, 10, 2, batch=8), Size(32, 8_000, 5, batch=16), Size(64, 20_000, 10, batch=32), Size(100, 100_000)),
         hyperparameters=IN_FEW_STEPS,
     ),
+    "anchors-sparse-sort": _sparse("sorting", Sort(32, repeated=True, train_items=16)),
+    "anchors-sparse-copy": _sparse("copying", Copy(32, repeated=True, train_items=16)),
     "anchors-flip-flop": Entry(
         "Anchors: flip-flop, transformers",
         _flip_flop,
