@@ -19,7 +19,15 @@ from resharpen.analysis.claims.finding import Claim, Finding
 from resharpen.analysis.claims.positions import BASE, losses
 from resharpen.analysis.claims.reading import THRESHOLD
 from resharpen.analysis.dispersion import gains_from
-from resharpen.analysis.published import SOFTMAX, Range
+from resharpen.analysis.published import (
+    ATTENTION,
+    ON_QUESTIONS,
+    SOFTMAX,
+    SPARSE_COPYING,
+    SPARSE_SORTING,
+    THEIR_QUERY,
+    Range,
+)
 from resharpen.analysis.samples import MEDIAN, by_draw, median_of, paired_differences
 from resharpen.analysis.statistics import quantile
 from resharpen.analysis.verdict import MARGIN
@@ -286,6 +294,25 @@ def middle(*asked: Any, **given: Any) -> str:
     return interval_text(beside(*asked, **given).median)
 
 
+def best_draw(*asked: Any) -> str:
+    return f"{100 * beside(*asked).best:.1f}"
+
+
+def best_tenth(*asked: Any) -> str:
+    return interval_text(beside(*asked).best_tenth)
+
+
+def copying_prefers_softmax() -> bool:
+    title, (trained, longer, _) = SPARSE_COPYING.title, ON_QUESTIONS
+    best = [beside(title, attention, longer).best for attention in ATTENTION]
+    return beside(title, "entmax minus softmax", trained).median.high < 0 and best[0] == max(best)
+
+
+def gains_with_their_query_agree() -> bool:
+    gains = [each for each in all_compared() if each.anchor.what == "gain" and each.hyperparameters == THEIR_QUERY]
+    return bool(gains) and all(each.verdict == "consistent" for each in gains)
+
+
 def share_of_training() -> str:
     """How much of the published training our models of sorting and copying have at most."""
     run = reference("anchors-copy-published-laptop").experiment
@@ -404,11 +431,24 @@ FACTS: dict[str, Callable[[], str | bool]] = {
     "fig6-hardest": fig6_hardest,
     "anchor-gain": lambda: middle("Maximum", "gain", (1_024, 1_024)),
     "anchor-gain-far": lambda: middle("Maximum", "gain", (4_096, 4_096)),
+    "anchor-gain-query": lambda: middle("Maximum", "gain", (1_024, 1_024), THEIR_QUERY),
+    "anchor-gain-query-far": lambda: middle("Maximum", "gain", (4_096, 4_096), THEIR_QUERY),
+    "anchor-query-consistent": gains_with_their_query_agree,
     "anchor-share": share_of_training,
     "anchor-sort-two": lambda: middle("Sorting", "two heads", (101, 150)),
     "anchor-sort-one": lambda: middle("Sorting", "one head", (101, 150)),
     "anchor-copy-learned": copy_learned,
     "anchor-majority": lambda: middle("Binary", "no positions", (101, 150)),
+    "anchor-sparse-softmax": lambda: best_tenth(SPARSE_SORTING.title, "softmax", (17, 32)),
+    "anchor-sparse-entmax": lambda: best_tenth(SPARSE_SORTING.title, "entmax", (17, 32)),
+    "anchor-sparse-asentmax": lambda: best_tenth(SPARSE_SORTING.title, "asentmax", (17, 32)),
+    "anchor-sparse-first": lambda: middle(SPARSE_SORTING.title, "entmax minus softmax", (17, 32)),
+    "anchor-sparse-second": lambda: middle(SPARSE_SORTING.title, "asentmax minus entmax", (17, 32)),
+    "anchor-sparse-order": copying_prefers_softmax,
+    "anchor-sparse-copy": lambda: middle(SPARSE_COPYING.title, "entmax minus softmax", (1, 16)),
+    "anchor-sparse-copy-softmax": lambda: best_draw(SPARSE_COPYING.title, "softmax", (17, 32)),
+    "anchor-sparse-copy-entmax": lambda: best_draw(SPARSE_COPYING.title, "entmax", (17, 32)),
+    "anchor-sparse-copy-asentmax": lambda: best_draw(SPARSE_COPYING.title, "asentmax", (17, 32)),
     "anchor-sets-trained": lambda: middle("Tomita 4", "learned positions, offset", (1, 100)),
     "anchor-sets-learned": lambda: middle("Tomita 4", "learned positions, offset", (101, 150)),
     "anchor-sets-none": lambda: middle("Tomita 4", "no positions", (101, 150)),

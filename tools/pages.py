@@ -29,6 +29,7 @@ from results import (
     span,
     summary,
     tested,
+    with_their_query,
 )
 
 import resharpen as rs
@@ -37,7 +38,7 @@ from resharpen.analysis.claims.finding import Claim, Finding
 from resharpen.analysis.claims.positions import BASE, SPLIT, losses, positions_claims
 from resharpen.analysis.claims.sensitivity import LEGEND, READINGS, Sensitivity, cell, estimates, sensitivity
 from resharpen.analysis.dispersion import gains_from
-from resharpen.analysis.published import SOURCES
+from resharpen.analysis.published import MAXIMUM, SOURCES
 from resharpen.analysis.samples import MEDIAN
 from resharpen.analysis.statistics import Interval, quantile_interval
 from resharpen.analysis.verdict import MARGIN
@@ -45,6 +46,7 @@ from resharpen.experiments.keeping.reference import Reference
 from resharpen.views.anchors import section
 
 ROOT = Path(__file__).parent.parent
+QUERY_SPEC = ROOT / "examples" / "random_query.toml"
 CLAIMS_HEAD = ("| claim | verdict | holds | undecided or contrary | from |", "|---|---|---|---|---|")
 SHOWN = 3
 """Findings of either kind that the claims table shows per claim; findings.md has all."""
@@ -157,6 +159,10 @@ def anchors() -> str:
             rows = [f"{row} {_row(given)}" for row, given in experiment.hyperparameters.items()]
             details = ", ".join([f"{experiment.steps:,} steps", f"minibatches of {experiment.batch}", *rows])
             trained.append(f"`{experiment.name}` ({details}{missing})")
+            found += draws
+        if source is MAXIMUM and (draws := with_their_query()):
+            spec = rs.read_toml(QUERY_SPEC)
+            trained.append(f"`examples/random_query.toml` ({spec.steps:,} steps, minibatches of {spec.batch})")
             found += draws
         sections.append(section(source, found, trained))
     return "\n\n".join(sections)

@@ -6,11 +6,11 @@ from pathlib import Path
 import polars as pl
 
 import resharpen as rs
-from resharpen.analysis.anchors import Compared, compared
+from resharpen.analysis.anchors import Compared, compared, values
 from resharpen.analysis.claims.finding import Claim
-from resharpen.analysis.published import SOURCES
+from resharpen.analysis.published import MAXIMUM, SOURCES, THEIR_QUERY
 from resharpen.analysis.scores import scored_lengths, worst_values
-from resharpen.analysis.statistics import quantile
+from resharpen.analysis.statistics import Sample, quantile
 from resharpen.experiments.keeping.reference import Reference, references
 
 CLAIMS = (*(f"fig{n}-overnight" for n in (1, 5, 2, 3)), "fig6-7-overnight", "fig4-overnight")
@@ -52,7 +52,20 @@ def published() -> dict[str, tuple[Reference, list[Compared]]]:
 
 def all_compared() -> list[Compared]:
     """All published numbers beside our draws."""
-    return [each for _, of_run in published().values() for each in of_run]
+    return [each for _, of_run in published().values() for each in of_run] + with_their_query()
+
+
+def with_their_query() -> list[Compared]:
+    """The draws that `tools/random_query.py` saved; none of them diverged."""
+    if not (STUDIES / "anchors-query.csv").exists():
+        return []
+    rows, found = read_study("anchors-query"), []
+    for anchor in MAXIMUM.anchors:
+        for between in anchor.numbers:
+            if len(values_N := values(rows, anchor, between, 0.0)):
+                sample = Sample(values_N, float(len(values_N)))
+                found.append(Compared(MAXIMUM, anchor, THEIR_QUERY, between, sample, False, "items"))
+    return found
 
 
 def per_cell(run: Reference) -> tuple[int, int]:

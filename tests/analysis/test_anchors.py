@@ -17,7 +17,7 @@ from resharpen.analysis.statistics import Sample
 from resharpen.cli import main
 from resharpen.experiments.specs.shelf import ANCHORS, AS_HUANG, IN_FEW_STEPS, PUBLISHED_POINT, SCALES, STUDIES, take
 from resharpen.tasks import QuestionTask
-from resharpen.views.anchors import cells, draw_anchors
+from resharpen.views.anchors import cells, draw_anchors, section
 
 TENTHS = np.arange(1, 11) / 10
 pytestmark = pytest.mark.filterwarnings("ignore:variant .* runs on the torch engine")
@@ -97,6 +97,7 @@ def test_the_finding_counts():
         "2 and undecided in 1; in 3 at least one draw is as good as published."
     )
     assert found[-1].verdict is None
+    assert finding(found[-1:]) == "No numbers are published to compare these with."
     few = made_up((0.8, 0.8), TENTHS[:5])  # the median has an interval from six draws on
     assert few.verdict == "undecided"
     assert made_up((0.8, 0.8), TENTHS[:6]).verdict == "worse"
@@ -105,6 +106,16 @@ def test_the_finding_counts():
 
 def test_the_gain_is_the_difference_of_two_lines():
     assert GAIN == {16: 0.0, 64: 0.002, 256: 0.008, 1_024: 0.039, 4_096: 0.023, 16_384: 0.016}
+
+
+def test_a_section_without_published_numbers_has_one_table():
+    lines = section(SOURCES[0], [made_up(None)], ["`here`"]).splitlines()
+    assert not any(line.startswith("Without") for line in lines)
+    assert [line for line in lines if line.startswith("|")] == [
+        "|  | lengths | hyperparameters | draws | median | best tenth | best draw |",
+        "|---|---|---|---|---|---|---|",
+        "| a | 1-50 | drawn | 10 | 55.0 (20.0 to 90.0) | 99.0 (70.0 or more) | 100.0 |",
+    ]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.title)

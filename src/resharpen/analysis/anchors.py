@@ -137,6 +137,8 @@ def values(rows: pl.DataFrame, anchor: Anchor, lengths: Range, worst: float) -> 
 def finding(found: Iterable[Compared]) -> str:
     """How many published numbers our draws agree with, in one sentence."""
     known = [each for each in found if each.verdict is not None]
+    if not known:
+        return "No numbers are published to compare these with."
     counts = {word: sum(each.verdict == word for each in known) for word in get_args(Verdict)}
     reached = sum(bool(each.as_good and each.as_good.estimate > 0) for each in known)
     return (

@@ -49,8 +49,8 @@ PAGE = 120
 """Characters in a line of a page."""
 COLUMNS, WIDTH, HEIGHT = 2, 6.2, 2.85
 """Panels side by side, and the inches of each."""
-Panel = tuple[str, str, str]
-"""Title, name of the y axis, and what is subtracted, if anything."""
+Panel = tuple[str, str, bool]
+"""Title, metric, and whether its values are differences."""
 
 
 def lengths_text(lengths: Range) -> str:
@@ -129,7 +129,7 @@ def draw_anchors(found: Sequence[Compared]) -> Figure:
             # differences that nobody published are shown once there are draws
             if any(anchor.numbers.values()) or any(each.anchor is anchor for each in found):
                 title = f"{source.title} ({source.source}){', ' if anchor.test else ''}{anchor.test}"
-                panels.setdefault((title, anchor.metric, anchor.less), []).append(anchor)
+                panels.setdefault((title, anchor.metric, bool(anchor.less)), []).append(anchor)
     rows = -(-len(panels) // COLUMNS)
     figure = Figure(figsize=(WIDTH * COLUMNS, HEIGHT * rows + 0.6), layout="constrained", dpi=150)
     grid = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
@@ -150,7 +150,7 @@ def draw_anchors(found: Sequence[Compared]) -> Figure:
 
 def _panel(axes: Axes, panel: Panel, anchors: Sequence[Anchor], found: Sequence[Compared]) -> None:
     """Lines side by side, each with its ranges of lengths."""
-    title, metric, less = panel
+    title, metric, differences = panel
     ticks: dict[float, str] = {}
     x = 0.0
     for anchor in anchors:
@@ -168,12 +168,14 @@ def _panel(axes: Axes, panel: Panel, anchors: Sequence[Anchor], found: Sequence[
         x += 0.8
     axes.set_xticks(list(ticks), list(ticks.values()), fontsize=7, rotation=90 if len(ticks) > 8 else 0)
     axes.set_xlim(-0.7, x - 1.1)
-    axes.set_ylabel(f"{metric} minus that of {less} (points)" if less else f"{metric} (%)", fontsize=8)
+    less = {anchor.less for anchor in anchors}
+    points = f"{metric} minus that of {less.pop()}" if len(less) == 1 else f"difference of {metric}"
+    axes.set_ylabel(f"{points} (points)" if differences else f"{metric} (%)", fontsize=8)
     empty = not any(each.anchor in anchors for each in found)
     axes.set_title(f"{title}{': no results yet' if empty else ''}", fontsize=9, pad=16)
     axes.set_xlabel(_rests_on([each for each in found if each.anchor in anchors]), fontsize=8)
     axes.tick_params(axis="y", labelsize=7.5)
-    if not less:  # shares from 0 on, with room for marks at the ends
+    if not differences:  # shares from 0 on, with room for marks at the ends
         high = axes.get_ylim()[1]
         axes.set_ylim(-0.05 * high, 1.05 * high)
     plain_panel(axes, "y")
@@ -212,8 +214,9 @@ def section(source: Source, found: Sequence[Compared], trained: Sequence[str]) -
         "",
         *_lines(f"**Why they may differ.** {source.differs}"),
         "",
-        *_table(HEADINGS, known),
     ]
+    if known or not found:
+        lines += _table(HEADINGS, known)
     if not found:
         empty = ("no results yet",) + ("",) * 6
         lines += [
@@ -224,7 +227,7 @@ def section(source: Source, found: Sequence[Compared], trained: Sequence[str]) -
         ]
     if further:
         shown = [i for i, values in enumerate(zip(*further, strict=True)) if any(values)]
-        lines += ["", "Without a published number:", ""]
+        lines += ["", "Without a published number:", ""] if known else []
         lines += _table([HEADINGS[i] for i in shown], [[row[i] for i in shown] for row in further])
     return "\n".join(lines)
 
