@@ -1,7 +1,8 @@
 """Published numbers that our models are compared with, as data: every line of a table by range of lengths, its source,
 the protocol in words, and known reasons for a difference. All are shares from 0 to 1.
 
-Those of Huang et al. are in lacoco-lab/length_generalization: of the sweep, and without positions of repeated runs.
+Those of Huang et al. are in lacoco-lab/length_generalization: from the sweep, and from repeated runs for models without
+positions.
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ MAXIMUM = Source(
         "`none` bit for bit, read with adaptive temperature: its gain is paired model by model."
     ),
     differs=(
-        "Accuracy on long inputs depends on the hyperparameters, which we draw: the gain is what should agree. Query "
-        "and minibatches are theirs only where the table says so."
+        "Accuracy on long inputs depends on the hyperparameters, which we draw: the gain is what should agree. Their "
+        "query and minibatches of one length are used where the table says so, with half as many steps and up to "
+        "4,096 items."
     ),
     anchors=(
         Anchor("softmax", "none", "accuracy", _at(SOFTMAX)),
@@ -105,7 +107,7 @@ PROTOCOL = (
 )
 OURS = (
     "The same shape (`pre-final` with `layer`, MLP of 4d; no biases, embeddings not tied), a vocabulary of {tokens} "
-    "items, four n in each range; hyperparameters drawn, or the published ones except for steps and minibatches."
+    "items, four n in each range; hyperparameters drawn, or the published ones except for steps and minibatch size."
 )
 
 
@@ -114,7 +116,7 @@ def _shorter(sizes: Sizes) -> str:
     size = sizes[SCALES.index("laptop")]
     assert size.batch
     share = size.steps * size.batch / (30_000 * 64)
-    return f"At `laptop` our models train on {100 * share:.0f}% of the published number of questions."
+    return f"At `laptop` our models train on {100 * share:.0f}% of the largest published number of questions."
 
 
 def _exact(trained: float, twice: float, thrice: float) -> Numbers:
@@ -178,7 +180,7 @@ MAJORITY = Source(
 
 ATTENTION = {"softmax": "peri+nape", "entmax": "peri+entmax+nape", "asentmax": "peri+asentmax+nape"}
 ON_QUESTIONS: Numbers = {(1, 16): None, (17, 32): None, (33, 48): None}
-"""The order of the three is compared. Which of the two tasks the published values are of is not known."""
+"""No number of one of the two tasks is known for certain: the order of the three is compared."""
 
 
 def _pair(less: str, more: str) -> Anchor:
@@ -194,13 +196,14 @@ def _sparse(title: str, run: str) -> Source:
             "copying. Half of the heads have ALiBi, the others no positions (NAPE). Trained on 33 to 64 items of 32 "
             "kinds, 156,250 steps of 128 for copying and twice as many for sorting, tested at 64 and its multiples. "
             "Longer inputs are solved best with asentmax, then entmax, then softmax. At twice the length softmax has "
-            "an exact match of 0 in their table, and of 99% in a sweep of learning rates by others."
+            "an exact match of 0 in their table, and of 99% in a sweep of learning rates by others; we do not know on "
+            "which of the two tasks."
         ),
         ours=(
             "`peri` with NAPE: two layers, d = 64, four heads, 1 to 16 items of 32 kinds, which may repeat. Each kind "
             "of attention has the same draws of hyperparameters, and is compared with the one before draw by draw."
         ),
-        differs="Our models are smaller, and their questions shorter and less than a hundredth as many.",
+        differs="Our models are smaller, and trained on shorter questions, less than 1% as many.",
         anchors=(
             *(Anchor(name, variant, "exact", ON_QUESTIONS) for name, variant in ATTENTION.items()),
             *(_pair(less, more) for less, more in pairwise(ATTENTION)),

@@ -37,11 +37,11 @@ HEADINGS = (
     "median is",
 )
 LEGEND = (
-    "In percent; differences in percentage points. Hyperparameters are drawn or, except for steps and minibatches, the "
-    "published ones. In brackets are 95% intervals over draws: of medians and quantiles exact, from order statistics, "
-    "and open where draws are too few; of shares Clopper and Pearson's. As good: the share of draws at least as good "
-    "as published, or as the worse end of a range. Consistent: the interval of the median includes what was published; "
-    f"undecided: it does, but is wider than {100 * WIDE:.0f} points."
+    "In percent; differences in percentage points. Hyperparameters are drawn or, except for steps and minibatch size, "
+    "the published ones. In brackets are 95% intervals over draws: of medians and quantiles exact, from order "
+    "statistics, and open where draws are too few; of shares Clopper and Pearson's. As good: the share of draws at "
+    "least as good as published, or as the worse end of a range. Consistent: the interval of the median includes what "
+    f"was published; undecided: it does, but is wider than {100 * WIDE:.0f} points."
 )
 COLORS = {"drawn": BLUE, "published": VERMILION, THEIR_QUERY: GREEN}
 STYLES = {"better": "green", "worse": "red", "consistent": "cyan", "undecided": "yellow"}
@@ -138,7 +138,11 @@ def draw_anchors(found: Sequence[Compared]) -> Figure:
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     marks = [Line2D([], [], color="black", marker="D", linestyle="", label="published")]
-    names = {"drawn": "our draws", "published": "with published hyperparameters", THEIR_QUERY: "with their query"}
+    names = {
+        "drawn": "drawn hyperparameters",
+        "published": "published hyperparameters",
+        THEIR_QUERY: "drawn, with the published query",
+    }
     marks += [
         Line2D([], [], color=COLORS[whose], marker="o", linestyle="", alpha=0.6, label=name)
         for whose, name in names.items()
