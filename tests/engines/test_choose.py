@@ -17,6 +17,7 @@ from resharpen.engines.native.transformer import NativeTransformer
 from resharpen.engines.torch.fast import TorchEngine
 from resharpen.errors import UserError
 from resharpen.metrics import mean_by_length
+from resharpen.models.model import Misfit
 from resharpen.optim.hyperparameters import Row
 from resharpen.parts import ATTENTIONS
 from resharpen.tasks import Batch, Dyck, MaxRetrieval, SetComplement
@@ -53,6 +54,29 @@ def test_reasons_not_to_run_natively(monkeypatch, tmp_path):
     monkeypatch.setenv("RESHARPEN_CACHE", str(tmp_path / "cache"))
     # sizes of no other test: a kernel that this process has loaded needs no compiler
     assert "no C++ compiler" in why_not_native(minimal_problem("peri", v=11, s=2))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_kernel_is_not_given_the_attention_of_another(training):
+    """All kernels share one list of enumerators, which says nothing about what each of them computes."""
+
+    def accepted(make):
+        of_kernel = []
+        for attention in ATTENTIONS:
+            try:
+                problem = make(attention)
+            except Misfit:
+                continue
+            if why_not_native(problem, training) == "":
+                of_kernel.append(attention)
+        return set(of_kernel)
+
+    few = {"softmax", "log-n", "ssmax"}
+    assert accepted(lambda name: make_problem("peri", attention=name)) == few
+    read = few | {"adaptive-temperature"}
+    assert accepted(lambda name: retriever_problem("none", 16, attention=name)) == (few if training else read)
+    many = few | {"window", "sink", "entmax", "asentmax"}
+    assert accepted(lambda name: transformer_problem("peri", attention=name)) == many
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ RETRIEVERS = [retriever_problem(placement, hidden=16) for placement in ("none", 
 TRANSFORMERS = [
     transformer_problem("all", cap=24, batch=4),
     transformer_problem("seven", cap=24, batch=4, attention="ssmax", positions="alibi"),
+    transformer_problem("peri", cap=24, batch=4, attention="asentmax", positions="nape"),
 ]
 PAPER, ODD = Transformer(6), Transformer(6, layers=1, d=36, heads=1, d_mlp=50)
 KERNELS = {

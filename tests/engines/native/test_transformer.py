@@ -76,6 +76,7 @@ OF_PARTS = {
     "entmax+kerple": {"attention": "entmax", "positions": "kerple"},
     "asentmax": {"attention": "asentmax", "positions": "nope"},
     "asentmax+learned": {"attention": "asentmax", "positions": "learned"},
+    "asentmax+learned-offset": {"attention": "asentmax", "positions": "learned-offset"},
     "rope-half": {"positions": "rope-half"},
     "rope-500k": {"positions": "rope-500k"},
     "sinusoidal": {"positions": "sinusoidal"},
@@ -94,7 +95,11 @@ FAR = branching((150, 0), (140, 20), (16, 3), (1, 1))
 
 
 @pytest.mark.parametrize(
-    "parts", ["kerple", "window+t5", "sink", "entmax", "asentmax", "learned", "learned-offset", "dropout"]
+    "parts",
+    [
+        *("kerple", "window+t5", "sink", "entmax", "asentmax", "asentmax+learned-offset"),
+        *("learned", "learned-offset", "dropout"),
+    ],
 )
 def test_parity_of_parts(parts):
     check_parity(transformer_problem("peri", **OF_PARTS[parts]), models=3)
@@ -287,8 +292,9 @@ def test_the_kernel_never_reads_past_the_truth():
 # ---- bits ------------------------------------------------------------------------------------------------------------
 
 
-def test_padding_stays_zero():
-    problem = transformer_problem("all", ODD)
+@pytest.mark.parametrize("attention", ["softmax", "ssmax", "asentmax"])
+def test_padding_stays_zero(attention):
+    problem = transformer_problem("all", ODD, attention=attention)
     engine = NativeTransformer(problem, make_ensemble(problem))
     engine.advance(30)
     used = np.concatenate([where.ravel() for where in engine._offsets.values()])

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from resharpen.engines.base import Measures, Problem
 from resharpen.engines.native.base import LANES, NativeEngine, load_kernel, pointer, unknown_part
-from resharpen.engines.native.contract import KNOWN
 from resharpen.models import Model, Retriever
 from resharpen.state import Arrays
 from resharpen.tasks import Batch, Items, MaxRetrieval
@@ -25,6 +24,7 @@ from resharpen.tasks.max_retrieval import RetrievalSet
 ITEMS_AT_ONCE = 2**18
 """Maximum number of items of a validation set in memory at a time."""
 TRAINED_WITH = ("softmax", "log-n", "ssmax")
+READ_WITH = (*TRAINED_WITH, "adaptive-temperature")
 MEASURES = ("accuracy", "entropy", "largest_weight")
 ITEM = np.dtype([("priority", np.float32), ("kind", np.int32)])
 
@@ -63,8 +63,7 @@ class NativeRetriever(NativeEngine):
             return f"hidden = {model.hidden}: it supports multiples of {LANES}"
         if task.classes > LANES:
             return f"classes = {task.classes}: it supports up to {LANES}"
-        attentions = TRAINED_WITH if training else KNOWN["attention"]
-        return unknown_part(problem, attentions, sites=("block_in", "block_out"))
+        return unknown_part(problem, TRAINED_WITH if training else READ_WITH, sites=("block_in", "block_out"))
 
     def _measure(self, weights: Arrays, validation: RetrievalSet, report: bool) -> Measures:
         """Accuracy per sequence (1 or 0, nan without finite logits); for a report also entropy in nats and largest
