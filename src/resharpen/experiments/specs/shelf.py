@@ -14,16 +14,19 @@ from resharpen.parts import PAPER_PLACEMENTS, STUDIED_PLACEMENTS
 from resharpen.tasks import (
     TASKS,
     Copy,
+    Counter,
     Dyck,
     FlipFlop,
     Language,
     Majority,
     MaxRetrieval,
     QuestionTask,
+    Regular,
     SeparatedTask,
     SetComplement,
     Sort,
     Task,
+    TokenTask,
     Tomita,
     find_task,
 )
@@ -307,11 +310,26 @@ def _flip_flop(scale: str) -> tuple[Setting, ...]:
     return _of_task(f"flip-flop,{OF_FAMILIES['transformer']}", scale)
 
 
-def _legal_symbols(scale: str) -> tuple[Setting, ...]:
-    """Tomita 4 for a transformer of the shape of a GPT-2, scored by its sets of legal symbols."""
-    report, selection = VALIDATION[scale]
-    task = Tomita(4, sequences=report, selection_sequences=selection).with_options(metrics=["sets"])
-    return (Setting(task, task.cap, Transformer(task.vocabulary, layers=2, d=32, heads=2, d_mlp=128)),)
+def _legal_symbols(task: Language | TokenTask, title: str) -> Entry:
+    """A language for a transformer of the shape of a GPT-2, scored by its sets of legal symbols."""
+
+    def settings(scale: str) -> tuple[Setting, ...]:
+        report, selection = VALIDATION[scale]
+        sized = task
+        if isinstance(task, Language):
+            sized = replace(task, sequences=report, selection_sequences=selection)
+        sized = sized.with_options(metrics=["sets"])
+        assert task.usual_train_length
+        model = Transformer(task.vocabulary, layers=2, d=32, heads=2, d_mlp=128)
+        return (Setting(sized, task.usual_train_length, model),)
+
+    return Entry(
+        f"Anchors: {title}, next-symbol sets, with learned positions and without",
+        settings,
+        ("pre-final+layer+learned-offset", "pre-final+layer+nope"),
+        (Size(2, 10, 2, batch=8), Size(32, 8_000, 5, batch=16), Size(64, 20_000, 10, batch=32), Size(100, 100_000)),
+        hyperparameters=IN_FEW_STEPS,
+    )
 
 
 GPT2 = Variant("pre-final", "layer", positions="learned-offset")
@@ -373,13 +391,10 @@ ANCHORS = {
         )
         for name, entry in ALGORITHMIC.items()
     },
-    "anchors-tomita-4": Entry(
-        "Anchors: Tomita 4, next-symbol sets, with learned positions and without",
-        _legal_symbols,
-        ("pre-final+layer+learned-offset", "pre-final+layer+nope"),
-        (Size(2, 10, 2, batch=8), Size(32, 8_000, 5, batch=16), Size(64, 20_000, 10, batch=32), Size(100, 100_000)),
-        hyperparameters=IN_FEW_STEPS,
-    ),
+    "anchors-tomita-4": _legal_symbols(Tomita(4), "Tomita 4"),
+    "anchors-tomita-7": _legal_symbols(Tomita(7), "Tomita 7"),
+    "anchors-abab": _legal_symbols(Regular("abab"), "(abab)*"),
+    "anchors-counter": _legal_symbols(Counter(3), "a^n b^n c^n"),
     "anchors-sparse-sort": _sparse("sorting", Sort(32, repeated=True, train_items=16)),
     "anchors-sparse-copy": _sparse("copying", Copy(32, repeated=True, train_items=16)),
     "anchors-flip-flop": Entry(
