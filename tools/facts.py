@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from results import RANGES, all_compared, per_cell, read_study, reference, span, summary, tested
+from results import CLAIMS, RANGES, all_compared, by_reading, per_cell, read_study, reference, span, summary, tested
 
 import resharpen as rs
 from resharpen.analysis.anchors import Compared
@@ -43,6 +43,16 @@ FIG67 = "fig6-7-overnight"
 FIGURES = {1: FIG1, 2: FIG2, 3: FIG3, 4: FIG4, 5: FIG5, 6: FIG67, 7: FIG67}
 SCT_LENGTHS = {9: range(1, 8), 16: range(1, 9), 25: range(1, 9)}
 """v -> training lengths with longer inputs, in the tables of figures 1 and 5."""
+
+QUANTILES = {
+    "default": "the 10% quantile",
+    "best of 48": "the expected best of 48",
+    "2%": "the 2% quantile",
+    "5%": "the 5% quantile",
+    "median": "the median",
+}
+"""Readings of what is best -> what the pages call them."""
+CHECKPOINTS = ("default", "last", "best-trained")
 
 TRAINED, LONGER = tuple(ON_QUESTIONS)[:2]
 """Lengths of the questions on sparse attention."""
@@ -282,6 +292,33 @@ def fig6_hardest() -> str:
     return at_least(min(of[1] for (row, _), of in summary(FIG67)[1].items() if row.startswith("Dyck(32, 10)")))
 
 
+# ---- other readings --------------------------------------------------------------------------------------------------
+
+
+def same_in_every_reading() -> str:
+    """The claims of the paper whose verdict depends neither on what is called best nor on checkpoint or threshold."""
+    found = [of.claim for name in CLAIMS for of in by_reading(name) if len(of.verdicts()) == 1]
+    sct = [f"{claim.number} on {claim.text.partition(':')[0]}" for claim in found if claim.number <= 3]
+    return listed([*sct, *(str(number) for number in sorted(claim.number for claim in found if claim.number > 3))])
+
+
+def bema_by_reading() -> str:
+    """Verdict -> the readings that give it, of the claim that BEMA improves the best results."""
+    verdicts = next(of.verdicts() for of in by_reading(FIG1) if of.claim.number == 3)
+    of_quantiles = {verdict: [name for name in names if name in QUANTILES] for verdict, names in verdicts.items()}
+    return "; ".join(
+        f"{verdict.removesuffix(' at this scale')} by {listed([QUANTILES[name] for name in names])}"
+        for verdict, names in of_quantiles.items()
+        if names
+    )
+
+
+def checkpoints_change_nothing() -> bool:
+    """Whether every verdict is the same for the best checkpoint, the last, and the best one on trained lengths."""
+    verdicts = [[of.by_reading[name].verdict for name in CHECKPOINTS] for run in CLAIMS for of in by_reading(run)]
+    return all(len(set(of_claim)) == 1 for of_claim in verdicts)
+
+
 # ---- published numbers -----------------------------------------------------------------------------------------------
 
 
@@ -413,6 +450,9 @@ FACTS: dict[str, Callable[[], str | bool]] = {
     "decided-medians": lambda: decided("median"),
     "decided-best": lambda: decided("best"),
     "none-diverged": none_diverged,
+    "same-in-every-reading": same_in_every_reading,
+    "checkpoints-change-nothing": checkpoints_change_nothing,
+    "bema-by-reading": bema_by_reading,
     "fig1-models": lambda: models(FIG1),
     "fig3-kept": lambda: kept(FIG3),
     "fig4-kept": lambda: kept(FIG4),

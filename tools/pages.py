@@ -12,7 +12,7 @@ also 1 if a page is not up to date.
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import isinf
 from pathlib import Path
@@ -22,6 +22,7 @@ from facts import FACTS
 from results import (
     CLAIMS,
     OURS,
+    by_reading,
     per_cell,
     published,
     read_study,
@@ -36,7 +37,7 @@ import resharpen as rs
 from resharpen.analysis.anchors import Compared
 from resharpen.analysis.claims.finding import Claim, Finding
 from resharpen.analysis.claims.positions import BASE, SPLIT, losses, positions_claims
-from resharpen.analysis.claims.sensitivity import LEGEND, READINGS, Sensitivity, cell, estimates, sensitivity
+from resharpen.analysis.claims.sensitivity import LEGEND, READINGS, cell, estimates
 from resharpen.analysis.dispersion import gains_from
 from resharpen.analysis.published import MAXIMUM, SOURCES
 from resharpen.analysis.samples import MEDIAN
@@ -206,7 +207,7 @@ def other_readings() -> list[str]:
     """The section on how verdicts depend on the reading."""
     lines = ["", "## Other readings", "", *textwrap.wrap(LEGEND, 120), ""]
     lines += [f"| claim | {' | '.join(READINGS)} |", "|---" * (len(READINGS) + 1) + "|"]
-    found = [of for run in map(reference, (*CLAIMS, *OURS)) for of in _tested_by_reading(run)]
+    found = [of for name in (*CLAIMS, *OURS) for of in by_reading(name)]
     lines += [
         f"| {of.claim.number}. {of.claim.text} | {' | '.join(cell(claim) for claim in of.by_reading.values())} |"
         for of in found
@@ -221,10 +222,6 @@ def other_readings() -> list[str]:
         for default, other in of.changing()
     ]
     return lines
-
-
-def _tested_by_reading(run: Reference) -> Iterator[Sensitivity]:
-    return (of for of in sensitivity(run) if (of.claim.number >= 8) == (run.directory.name in OURS))
 
 
 def _source(run: Reference, claim: Claim) -> str:

@@ -8,6 +8,7 @@ import polars as pl
 import resharpen as rs
 from resharpen.analysis.anchors import Compared, compared, values
 from resharpen.analysis.claims.finding import Claim
+from resharpen.analysis.claims.sensitivity import Sensitivity, sensitivity
 from resharpen.analysis.published import MAXIMUM, SOURCES, THEIR_QUERY
 from resharpen.analysis.scores import scored_lengths, worst_values
 from resharpen.analysis.statistics import Sample, quantile
@@ -35,6 +36,12 @@ reference = cache(rs.reference)
 def tested(name: str) -> tuple[Claim, ...]:
     """The claims that a reference is about: of a study of our own, ours."""
     return tuple(c for c in rs.claims(reference(name)) if c.findings and (c.number >= 8) == (name in OURS))
+
+
+@cache
+def by_reading(name: str) -> tuple[Sensitivity, ...]:
+    """The same claims under every reading."""
+    return tuple(of for of in sensitivity(reference(name)) if (of.claim.number >= 8) == (name in OURS))
 
 
 def read_study(name: str) -> pl.DataFrame:
