@@ -2,6 +2,7 @@
 NumPy and enumeration."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from resharpen.experiments.specs.spec import Experiment, Setting
 from resharpen.experiments.specs.variant import Variant
 from resharpen.metrics import exact_by_length
 from resharpen.models.transformer import Transformer
-from resharpen.tasks import Counter, Dyck, SetComplement, Tomita
+from resharpen.tasks import Counter, Dyck, Regular, SetComplement, Sort, Tomita
 from resharpen.tasks.blocks import BLOCKS, by_length_without
 from resharpen.tasks.dyck import opening_distance
 from resharpen.tasks.metrics import FLOOR, METRICS, closing, wrong_set
+from resharpen.tasks.regular import end_probability
 from resharpen.tasks.task import defined_places
 from resharpen.tasks.trivial import trivial_values
 
@@ -111,11 +113,40 @@ def test_exact_by_hand():
 
 
 def test_next_symbol_sets_by_hand():
-    """Two legal tokens of four: ranked above the others, one below, tied with one; and a place where all are legal."""
-    p_star = torch.tensor([[0.5, 0.5, 0.0, 0.0]] * 3 + [[0.25] * 4], dtype=torch.float64)
-    p = torch.tensor([[0.9, 0.05, 0.04, 0.01], [0.9, 0.01, 0.05, 0.04], [0.4, 0.2, 0.2, 0.2], [1.0, 0.0, 0.0, 0.0]])
-    assert wrong_set(p[None], p_star)[0].tolist() == [0.0, 1.0, 1.0, 0.0]
-    assert wrong_set(p[None] * float("nan"), p_star).isnan().all()
+    """Two legal tokens of four, the threshold is 0.05: both above it, one below, an illegal one above; at the threshold
+    a token counts as legal. Where all are legal none may be below."""
+    metric = wrong_set(lambda: 0.1)
+    p_star = torch.tensor([[0.9, 0.1, 0.0, 0.0]] * 4 + [[0.25] * 4], dtype=torch.float64)
+    p = [[0.9, 0.06, 0.03, 0.01], [0.94, 0.04, 0.02, 0.0], [0.7, 0.2, 0.1, 0.0], [0.9, 0.05, 0.05, 0.0], [1, 0, 0, 0]]
+    p = torch.tensor(p, dtype=torch.float64)
+    assert metric(p[None], p_star)[0].tolist() == [0.0, 1.0, 1.0, 1.0, 1.0]
+    assert metric(p_star[None], p_star)[0].tolist() == [0.0] * 5
+    assert metric(p[None] * float("nan"), p_star).isnan().all()
+
+
+def test_next_symbol_sets_tell_apart_what_ranks_equally():
+    """In (abab)* the end is legal after every other b. A model that gives it the same probability after each of them
+    ranks a, the end, and b correctly at both places, but does not know where the end is legal."""
+    task = Regular("abab", sequences=4).with_options(metrics=["sets"])
+    least = task.least_legal()
+    assert least == pytest.approx(end_probability("abab"))
+    validation = task.validation(0, "report")
+
+    def forgets(p_star, end):
+        after_b = p_star[:, :1] > 0.5
+        return np.where(after_b, [1 - end, 0, 0, end], p_star)
+
+    cases = [(lambda p: p, 1.0), (partial(forgets, end=0.4 * least), 0.0), (partial(forgets, end=0.6 * least), 0.0)]
+    for p_of, value in cases:
+        _, share, _ = task.by_length(measured(task, validation, p_of), validation)["sets"]
+        assert (share == value).all()
+
+
+@pytest.mark.parametrize("task", [Tomita(4), Counter(3), Dyck(2, 3), Sort(9, train_items=3)], ids=str)
+def test_the_least_probability_of_a_legal_token(task):
+    """That of the report set, which has other sequences, is the same."""
+    p_star = task.examples(task.validation(0, "report")).truth["p_star"]
+    assert task.least_legal() == pytest.approx(p_star[p_star > 0].min(), abs=1e-12)
 
 
 def test_next_symbol_sets_are_measured_on_request():
@@ -154,7 +185,7 @@ def test_names_of_metrics_on_request():
     assert {task.own_metrics for task in asked} == {("wrong_set",)}
     assert Tomita(4).with_options(metrics=["exact", "kl"]).own_metrics == ()
     for name in ("sets", "wrong_set", "exact"):
-        mine = replace(wrong_set, name=name)
+        mine = replace(wrong_set(lambda: 0.1), name=name)
         with pytest.raises(UserError, match=f"metric '{name}' already exists"):
             Tomita(4).with_options(metrics=[mine])
     with pytest.raises(UserError, match="metrics"):

@@ -224,8 +224,8 @@ ON_SETS = (
 )
 OUR_SETS = (
     "Two layers, two heads, d = 32 (`pre-final` with `layer`, MLP of 4d), trained to predict the next symbol on "
-    "{up_to} tokens. A set is right if every legal symbol is more likely than every illegal one: metric `sets`, at the "
-    "ends of bins of {bin} tokens."
+    "{up_to} tokens. A symbol is predicted to be legal if its probability is at least half of the least that a legal "
+    "symbol has in the language: metric `sets`, at the ends of bins of {bin} tokens."
 )
 OF_SYMBOLS = "They are trained on the sets; we are trained on sampled symbols, which name one legal symbol each."
 

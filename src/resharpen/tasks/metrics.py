@@ -8,11 +8,13 @@ p is the model's distribution after a prefix. A place is determined where one to
     error      1 where the most likely token is not the legal one      determined places
     exact      1 where no determined place so far has an error         sequences
 
-    wrong_set  1 where an illegal token is as likely as a legal one    every place
+    wrong_set  1 where the predicted set of legal tokens is wrong      every place
     sets       1 where no place so far has a wrong set                 sequences
 
 The last two are measured where a spec asks for them, with `metrics = ["sets"]`. They ask which tokens may follow
-(next-symbol sets), not how likely each one is.
+(next-symbol sets), not how likely each one is. A token is predicted to be legal if its probability is at least half of
+the least that a legal token has in this task: one threshold for all places, because a model that cannot tell two
+places apart ranks the tokens correctly at both of them.
 
 `tvd` is computed by `Task.score`, because engines score checkpoints by it. The others are measured once, on the weights
 of the selected checkpoints. Your own metric is a function of p [M, P, V] and p* [P, V], torch tensors. It returns
@@ -132,19 +134,22 @@ def error(p: Tensor, p_star: Tensor) -> Tensor:
     return wrong.masked_fill(~determined(p_star) | p.isnan().any(-1), float("nan"))
 
 
-@metric("places with a wrong next-symbol set", lower_is_better=True, range=(0.0, 1.0), drawn=False)
-def wrong_set(p: Tensor, p_star: Tensor) -> Tensor:
-    """1 where some illegal token is at least as likely as some legal one: no threshold on p gives the legal tokens."""
-    legal = p_star > 0
-    least = p.masked_fill(~legal, float("inf")).amin(-1)
-    most = p.masked_fill(legal, -1.0).amax(-1)  # below every probability: where all tokens are legal none is wrong
-    return (most >= least).to(p.dtype).masked_fill(p.isnan().any(-1), float("nan"))
+def wrong_set(least: Callable[[], float]) -> PlaceMetric:
+    """Next-symbol sets of a task in which legal tokens have at least the probability `least`, computed when needed."""
+
+    @metric("places with a wrong next-symbol set", lower_is_better=True, range=(0.0, 1.0), drawn=False)
+    def wrong_set(p: Tensor, p_star: Tensor) -> Tensor:
+        """1 where some legal token has less than half of `least`, or some illegal token as much as that."""
+        wrong = ((p >= least() / 2) != (p_star > 0)).any(-1)
+        return wrong.to(p.dtype).masked_fill(p.isnan().any(-1), float("nan"))
+
+    return wrong_set
 
 
 METRICS: Mapping[str, PlaceMetric] = {known.name: known for known in (kl, illegal, error)}
 """Further metrics of every task with a p*, besides TVD."""
-ON_REQUEST: Mapping[str, PlaceMetric] = {wrong_set.name: wrong_set}
-"""Those that a spec has to ask for."""
+ON_REQUEST: Mapping[str, Callable[[Callable[[], float]], PlaceMetric]] = {"wrong_set": wrong_set}
+"""Those that a spec has to ask for, as functions of the least probability of a legal token."""
 TVD = Metric("TVD", lower_is_better=True, worst=1.0, range=(0.0, 1.0))
 OF_SEQUENCES: Mapping[str, tuple[str, Metric]] = {
     "exact": ("error", Metric("exact match of determined tokens", range=(0.0, 1.0), drawn=False)),

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache
+from math import nan
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from resharpen import own
@@ -32,14 +33,19 @@ KEYS = ("metrics", "sequences", "test")
 """Keys in a [task] table."""
 
 
-@cache
-def own_metrics(given: tuple[Own, ...]) -> dict[str, PlaceMetric]:
+def own_metrics(task: Task) -> dict[str, PlaceMetric]:
     """Name -> metric that was asked for."""
-    return {name_of(x): x if isinstance(x, PlaceMetric) else _found(x) for x in given}
+    return {name_of(x): x if isinstance(x, PlaceMetric) else _found(x, task) for x in task.own_metrics}
 
 
-def _found(name: str) -> PlaceMetric:
-    return own.find_in({**METRICS, **ON_REQUEST}, PlaceMetric, "metric", name)
+def _found(name: str, task: Task) -> PlaceMetric:
+    return ON_REQUEST[name](task.least_legal) if name in ON_REQUEST else _known(name)
+
+
+@cache
+def _known(name: str) -> PlaceMetric:
+    on_request = {given: make(lambda: nan) for given, make in ON_REQUEST.items()}
+    return own.find_in({**METRICS, **on_request}, PlaceMetric, "metric", name)
 
 
 def name_of(given: Own) -> str:
@@ -68,11 +74,11 @@ def with_options(task: T, metrics: Sequence[Own] = (), sequences: int | None = N
             mine.append(given)
             continue
         of_places = OF_SEQUENCES[given][0] if given in OF_SEQUENCES else given
-        _found(of_places)  # raises if it does not exist
+        _found(of_places, task)  # raises if it does not exist
         if of_places in ON_REQUEST and of_places not in mine:  # others are reported anyway
             mine.append(of_places)
     object.__setattr__(made, "own_metrics", tuple(mine))
-    own_metrics(tuple(mine))  # raises for a misspelled name
+    own_metrics(made)  # raises for a misspelled name
     if missing := [name_of(x) for x in mine if name_of(x) not in made.metrics]:
         why = "it has no p*" if not made.further else "its class defines `metrics`: add **self.further_metrics() there"
         raise UserError(f"metric '{missing[0]}' cannot be added to {task.name}: {why}")

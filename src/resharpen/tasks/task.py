@@ -129,7 +129,11 @@ class Task:
     @property
     def further(self) -> Mapping[str, PlaceMetric]:
         """Functions of p and p* that are measured on the selected checkpoints, besides `score`."""
-        return {**METRICS, **options.own_metrics(self.own_metrics)}
+        return {**METRICS, **options.own_metrics(self)}
+
+    def least_legal(self) -> float:
+        """The least probability of a legal token at the scored places of the selection set."""
+        return _least_legal(self)
 
     def further_metrics(self) -> dict[str, Metric]:
         about = {name: metric.about for name, metric in self.further.items()}
@@ -385,6 +389,12 @@ class TokenTask(SequenceTask):
 
     def _wrong(self, what: str) -> UserError:
         return UserError(f"task '{self.name}': {what}")
+
+
+@lru_cache(maxsize=8)
+def _least_legal(task: Task) -> float:
+    p_star_PxV = task.examples(task.validation(0, "selection")).truth["p_star"]
+    return float(p_star_PxV[p_star_PxV > 0].min())
 
 
 def defined_places(task: Task, validation: Any, names: Iterable[str]) -> dict[str, NDArray[np.bool_]]:
