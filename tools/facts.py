@@ -8,35 +8,34 @@ No mark may begin a line or a list item, because Markdown would take the line fo
 
 from collections.abc import Callable, Iterable
 from itertools import takewhile
-from typing import Any
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
-from results import CLAIMS, RANGES, all_compared, by_reading, per_cell, read_study, reference, span, summary, tested
+from published_facts import PUBLISHED
+from results import (
+    CLAIMS,
+    RANGES,
+    by_reading,
+    per_cell,
+    percent,
+    read_study,
+    reference,
+    span,
+    summary,
+    tested,
+)
 
 import resharpen as rs
-from resharpen.analysis.anchors import Compared
 from resharpen.analysis.claims.finding import Claim, Finding
 from resharpen.analysis.claims.positions import BASE, losses
 from resharpen.analysis.claims.reading import THRESHOLD
 from resharpen.analysis.dispersion import gains_from
 from resharpen.analysis.published import (
-    ATTENTION,
-    FLIP_FLOP,
-    ON_QUESTIONS,
     SOFTMAX,
-    SPARSE_COPYING,
-    SPARSE_SORTING,
-    THEIR_QUERY,
-    Range,
-    Source,
 )
 from resharpen.analysis.samples import MEDIAN, by_draw, median_of, paired_differences
 from resharpen.analysis.statistics import quantile
 from resharpen.analysis.verdict import MARGIN
 from resharpen.parts import PAPER_PLACEMENTS
-from resharpen.views.anchors import interval_text
 
 FIG1, FIG2, FIG3, FIG4, FIG5 = (f"fig{n}-overnight" for n in range(1, 6))
 FIG67 = "fig6-7-overnight"
@@ -54,9 +53,6 @@ QUANTILES = {
 """Readings of what is best -> what the pages call them."""
 CHECKPOINTS = ("default", "last", "best-trained")
 
-TRAINED, LONGER = tuple(ON_QUESTIONS)[:2]
-"""Lengths of the questions on sparse attention."""
-
 
 # ---- reading the tables ----------------------------------------------------------------------------------------------
 
@@ -72,11 +68,6 @@ def median(name: str, row: str, column: str) -> float:
 
 def sct_best(v: int, placement: str, s: int) -> float:
     return best(FIG1, placement, f"s = {s}") if v == 9 else best(FIG5, f"{placement}, v = {v}", f"s = {s}")
-
-
-def percent(low: float, high: float) -> str:
-    """`29 to 34%`, or `29%` if both are the same."""
-    return f"{span(f'{100 * low:.0f}', f'{100 * high:.0f}')}%"
 
 
 def at_least(value: float) -> str:
@@ -109,6 +100,36 @@ def hold(name: str, number: int, *starts: str) -> bool:
 
 def undecided(name: str, number: int, *starts: str) -> bool:
     return all_are("undecided at this scale", name, number, *starts)
+
+
+def value(finding: Finding) -> str:
+    """The number of a finding with its interval."""
+    found = finding.interval
+    return f"{found.estimate:.3f} ({found.low:.3f} to {found.high:.3f})"
+
+
+def verdicts() -> str:
+    """How many claims of the paper hold; those on Set Complement with nine tokens."""
+    numbers: dict[str, list[int]] = {"holds": [], "does not hold": [], "undecided at this scale": []}
+    for of in (of for name in dict.fromkeys(FIGURES.values()) if name != FIG5 for of in tested(name)):
+        numbers[of.verdict].append(of.number)
+    held, failed, rest = (sorted(found) for found in numbers.values())
+    each = zip((held, failed, rest), ("hold", "do not hold", "undecided"), strict=True)
+    counts = [f"{what}: {len(of)} ({listed(of)})" for of, what in each if of]
+    tested_on = "the first three on Set Complement with nine tokens"
+    return f"Verdicts on the paper's seven claims, {tested_on}: {'; '.join(counts)}."
+
+
+def shares_of_training() -> str:
+    """Sequences that the models of every figure are trained on, as a share of the paper's."""
+    shares: dict[str, list[int]] = {}
+    for number, name in FIGURES.items():
+        ours, paper = reference(name).experiment, rs.figure(f"fig{number}", "paper")
+        assert ours.batch
+        assert paper.batch
+        share = 100 * ours.steps * ours.batch / (paper.steps * paper.batch)
+        shares.setdefault(f"{share:.2g}%" if share < 100 else "all", []).append(number)
+    return listed(f"{share} (figure{'s' if len(of) > 1 else ''} {listed(of)})" for share, of in shares.items())
 
 
 # ---- models per cell -------------------------------------------------------------------------------------------------
@@ -227,8 +248,14 @@ def fig5_peri_init() -> str:
 
 
 def fig2_post_gap() -> str:
-    found = findings(FIG2, 4, "post - pre")[0].interval
-    return f"{found.estimate:.3f} ({found.low:.3f} to {found.high:.3f})"
+    return value(findings(FIG2, 4, "post - pre")[0])
+
+
+def fig2_far_best() -> str | bool:
+    """The best tenth of peri and of no norm at the most items, if that of peri is not better."""
+    farthest = summary(FIG2)[0][-1]
+    peri, none = (best(FIG2, variant, farthest) for variant in ("peri", "none"))
+    return peri <= none and f"{peri:.3f} against {none:.3f}"
 
 
 def fig2_median_gains_more() -> bool:
@@ -319,89 +346,6 @@ def checkpoints_change_nothing() -> bool:
     return all(len(set(of_claim)) == 1 for of_claim in verdicts)
 
 
-# ---- published numbers -----------------------------------------------------------------------------------------------
-
-
-def beside(title: str, what: str, lengths: Range, hyperparameters: str = "drawn", test: str = "") -> Compared:
-    """A published number and our draws."""
-    return next(
-        each
-        for each in all_compared()
-        if each.source.title.startswith(title)
-        and (each.anchor.what, each.anchor.test) == (what, test)
-        and (each.lengths, each.hyperparameters) == (lengths, hyperparameters)
-    )
-
-
-def middle(*asked: Any, **given: Any) -> str:
-    """The median of our draws with its interval."""
-    return interval_text(beside(*asked, **given).median)
-
-
-def best_draw(*asked: Any) -> str:
-    return f"{100 * beside(*asked).best:.1f}"
-
-
-def learned(source: Source, attention: str) -> NDArray[np.bool_]:
-    """Which draws of an attention have at least 90% of the questions of trained length right."""
-    return beside(source.title, attention, TRAINED).sample.values_N >= 0.9
-
-
-def learned_sorting() -> str:
-    counts = [f"{attention} {learned(SPARSE_SORTING, attention).sum()}" for attention in ATTENTION]
-    return f"{', '.join(counts)} of {len(learned(SPARSE_SORTING, 'softmax'))}"
-
-
-def ahead_on_longer(more: str, less: str) -> str:
-    """Of the draws where both learned to sort."""
-    both_N = learned(SPARSE_SORTING, more) & learned(SPARSE_SORTING, less)
-    gain_N = beside(SPARSE_SORTING.title, f"{more} minus {less}", LONGER).sample.values_N[both_N]
-    behind = f" (behind in {(gain_N < 0).sum()})" if (gain_N < 0).any() else ""
-    return f"{(gain_N > 0).sum()} of {len(gain_N)}{behind}"
-
-
-def entmax_copies_less_well() -> bool:
-    return beside(SPARSE_COPYING.title, "entmax minus softmax", TRAINED).median.high < 0
-
-
-def changes_of_flip_flop_undecided() -> bool:
-    medians = [
-        each.median for each in all_compared() if each.source is FLIP_FLOP and each.anchor.less and each.lengths[0] == 1
-    ]
-    return bool(medians) and all(median.low <= 0 <= median.high for median in medians)
-
-
-def gains_with_their_query_agree() -> bool:
-    gains = [each for each in all_compared() if each.anchor.what == "gain" and each.hyperparameters == THEIR_QUERY]
-    return bool(gains) and all(each.verdict == "consistent" for each in gains)
-
-
-def share_of_training() -> str:
-    """How much of the published training our models of sorting and copying have at most."""
-    run = reference("anchors-copy-published-laptop").experiment
-    assert run.batch
-    return percent(*[run.steps * run.batch / (30_000 * 64)] * 2)
-
-
-def copy_learned() -> str:
-    found = beside("Copying", "learned positions, offset", (1, 50))
-    assert found.as_good
-    draws = len(found.sample.values_N)
-    return f"{round(found.as_good.estimate * draws)} of {draws}"
-
-
-def guessing() -> str:
-    """Models of flip-flop whose error at reads is within five points of a guess."""
-    error_N = beside("Flip-flop", "pre", (1, 64), test="dense").sample.values_N
-    return f"{(error_N > 0.45).sum()} of {len(error_N)}"
-
-
-def lstm_as_good() -> str:
-    share = beside("Flip-flop", "LSTM", (1, 64), test="sparse").as_good
-    assert share
-    return f"{interval_text(share).replace(' (', '% (')}"
-
-
 # ---- our own studies -------------------------------------------------------------------------------------------------
 
 
@@ -450,6 +394,12 @@ FACTS: dict[str, Callable[[], str | bool]] = {
     "decided-medians": lambda: decided("median"),
     "decided-best": lambda: decided("best"),
     "none-diverged": none_diverged,
+    "verdicts": verdicts,
+    "shares-of-training": shares_of_training,
+    "fig2-far-best": fig2_far_best,
+    "fig6-depth": lambda: all_are("does not hold", FIG67, 6, "best TVD, smallest - largest m"),
+    "fig6-depth-gap": lambda: value(findings(FIG67, 6, "best TVD, smallest - largest m")[0]),
+    "fig6-types": lambda: undecided(FIG67, 6, "reduction of the best TVD by BEMA"),
     "same-in-every-reading": same_in_every_reading,
     "checkpoints-change-nothing": checkpoints_change_nothing,
     "bema-by-reading": bema_by_reading,
@@ -495,40 +445,7 @@ FACTS: dict[str, Callable[[], str | bool]] = {
     "fig6-post": lambda: undecided(FIG67, 6, "post - pre"),
     "fig6-eos": lambda: hold(FIG67, 6, "dyck"),
     "fig6-hardest": fig6_hardest,
-    "anchor-gain": lambda: middle("Maximum", "gain", (1_024, 1_024)),
-    "anchor-gain-far": lambda: middle("Maximum", "gain", (4_096, 4_096)),
-    "anchor-gain-query": lambda: middle("Maximum", "gain", (1_024, 1_024), THEIR_QUERY),
-    "anchor-gain-query-far": lambda: middle("Maximum", "gain", (4_096, 4_096), THEIR_QUERY),
-    "anchor-query-consistent": gains_with_their_query_agree,
-    "anchor-share": share_of_training,
-    "anchor-sort-two": lambda: middle("Sorting", "two heads", (101, 150)),
-    "anchor-sort-one": lambda: middle("Sorting", "one head", (101, 150)),
-    "anchor-copy-learned": copy_learned,
-    "anchor-copy-best": lambda: best_draw("Copying", "learned positions, offset", (101, 150)),
-    "anchor-majority": lambda: middle("Binary", "no positions", (101, 150)),
-    "anchor-sparse-learned": learned_sorting,
-    "anchor-sparse-first-of": lambda: ahead_on_longer("entmax", "softmax"),
-    "anchor-sparse-second-of": lambda: ahead_on_longer("asentmax", "entmax"),
-    "anchor-sparse-first": lambda: middle(SPARSE_SORTING.title, "entmax minus softmax", LONGER),
-    "anchor-sparse-second": lambda: middle(SPARSE_SORTING.title, "asentmax minus entmax", LONGER),
-    "anchor-sparse-copy-slow": entmax_copies_less_well,
-    "anchor-sparse-copy": lambda: middle(SPARSE_COPYING.title, "entmax minus softmax", TRAINED),
-    "anchor-sparse-copy-softmax": lambda: best_draw(SPARSE_COPYING.title, "softmax", LONGER),
-    "anchor-sparse-copy-entmax": lambda: best_draw(SPARSE_COPYING.title, "entmax", LONGER),
-    "anchor-sparse-copy-asentmax": lambda: best_draw(SPARSE_COPYING.title, "asentmax", LONGER),
-    "anchor-sets-trained": lambda: middle("Tomita 4", "learned positions, offset", (1, 100)),
-    "anchor-sets-learned": lambda: middle("Tomita 4", "learned positions, offset", (101, 150)),
-    "anchor-sets-none": lambda: middle("Tomita 4", "no positions", (101, 150)),
-    "anchor-closing-peri": lambda: middle("Dyck", "peri", (701, 1_400)),
-    "anchor-closing-peri-init": lambda: middle("Dyck", "peri-init", (701, 1_400)),
-    "anchor-closing-pre": lambda: middle("Dyck", "pre", (701, 1_400)),
-    "anchor-lstm": lambda: middle("Flip-flop", "LSTM", (1, 64), test="sparse"),
-    "anchor-lstm-as-good": lstm_as_good,
-    "anchor-chance": guessing,
-    "anchor-flip-flop": lambda: middle("Flip-flop", "pre", (1, 64), test="dense"),
-    "anchor-flip-flop-sparse": lambda: middle("Flip-flop", "pre", (1, 64), test="sparse"),
-    "anchor-changes": changes_of_flip_flop_undecided,
-    "anchor-window": lambda: middle("Flip-flop", "pre+window minus pre", (65, 192), test="dense"),
+    **PUBLISHED,
     "remedies-sct": lambda: claim("remedies-sct-laptop", 8).verdict == "holds",
     "remedies-max": both_remedies_help,
     "tasks-norm": norm_helps_on,

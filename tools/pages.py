@@ -214,10 +214,10 @@ def other_readings() -> list[str]:
     ]
     lines += ["", *(f"- {of.depends()}" for of in found)]
     lines += ["", "Findings whose estimate changes sides:", ""]
-    lines += ["| | finding | claimed | default | other side |", "|---|---|---|---|---|"]
+    lines += ["| claim | finding | claimed | default | other side |", "|---|---|---|---|---|"]
     lines += [
-        f"| {of.claim.number} | {_cell(default.what)} | {default.says} {default.threshold:g} "
-        f"| {default.interval.estimate:.3f} | {estimates(other)} |"
+        f"| {of.claim.number}. {of.claim.text.partition(':')[0]} | {_cell(default.what)} "
+        f"| {default.says} {default.threshold:g} | {default.interval.estimate:.3f} | {estimates(other)} |"
         for of in found
         for default, other in of.changing()
     ]

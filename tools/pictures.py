@@ -22,6 +22,7 @@ from results import all_compared
 import resharpen as rs
 from resharpen.analysis.claims.positions import losses
 from resharpen.analysis.dispersion import gains_from
+from resharpen.analysis.published import SOURCES, Source
 from resharpen.analysis.scores import scored_lengths
 from resharpen.experiments.specs.shelf import STUDIES, take
 from resharpen.parts import PLACEMENTS
@@ -46,7 +47,7 @@ SITES = {
     "block_in": "before attention or MLP",
     "block_out": "after attention or MLP",
     "residual": "after the addition",
-    "unembedding_in": "before the output",
+    "unembedding_in": "before the unembedding",
 }
 
 
@@ -248,9 +249,9 @@ def report() -> bytes:
     return shot
 
 
-def anchors() -> Figure:
-    """Published numbers, and the draws of those references that there are."""
-    return draw_anchors(all_compared())
+def anchors(source: Source) -> Figure:
+    """Published numbers of a source, and the draws of those references that there are."""
+    return draw_anchors(all_compared(), [source])
 
 
 PICTURES: dict[str, Callable[[], Figure | bytes]] = {
@@ -260,7 +261,7 @@ PICTURES: dict[str, Callable[[], Figure | bytes]] = {
     "remedies": remedies,
     "tasks": tasks,
     "positions": positions,
-    "anchors": anchors,
+    **{source.picture: partial(anchors, source) for source in SOURCES},
     **{f"fig{n}-overnight": partial(reference, f"fig{n}-overnight") for n in (1, 2, 3, 4, 5)},
     "fig6-overnight": partial(reference, "fig6-7-overnight"),
     "report": report,

@@ -63,10 +63,11 @@ def all_compared() -> list[Compared]:
 
 
 def with_their_query() -> list[Compared]:
-    """The draws that `tools/random_query.py` saved; none of them diverged."""
+    """The draws that `tools/random_query.py` saved; none of them may have diverged."""
     if not (STUDIES / "anchors-query.csv").exists():
         return []
     rows, found = read_study("anchors-query"), []
+    assert not rows["value"].null_count()
     for anchor in MAXIMUM.anchors:
         for between in anchor.numbers:
             if len(values_N := values(rows, anchor, between, 0.0)):
@@ -83,6 +84,11 @@ def per_cell(run: Reference) -> tuple[int, int]:
 
 def span(least: object, most: object) -> str:
     return f"{least}" if least == most else f"{least} to {most}"
+
+
+def percent(low: float, high: float) -> str:
+    """`29 to 34%`, or `29%` if both are the same."""
+    return f"{span(f'{100 * low:.0f}', f'{100 * high:.0f}')}%"
 
 
 Cells = tuple[list[str], dict[tuple[str, str], pl.Series]]

@@ -108,7 +108,7 @@ def test_a_verdict_that_depends_on_the_threshold_is_named():
     of = by_reading(lambda p, s: 0.045 if p == "post" else as_the_paper_says(p, s))[0]
     assert of.by_reading["t = 0.1"].verdict == "holds"
     assert of.by_reading["t = 0.03"].verdict == "does not hold"
-    assert "does not hold: t = 0.03." in of.depends()
+    assert "does not hold (t = 0.03)." in of.depends()
     default, other = of.changing()[0]
     assert default.what == "post, s = 3: best TVD on new lengths"
     assert set(other) == {"t = 0.03"}

@@ -200,7 +200,7 @@ def test_a_gate_against_numpy():
 
 
 def test_asentmax_starts_at_a_scale_of_about_1():
-    """Whatever is read, at every length; as its authors train it."""
+    """Whatever is read, at every length."""
     part, x = ATTENTIONS["asentmax"], random(1, 2, 50, 5)
     start = {
         name: torch.full((1, 1, *p.sized({"heads": 2, "d": 5}).shape), p.start) for name, p in part.parameters.items()

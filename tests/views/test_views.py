@@ -322,7 +322,7 @@ def test_an_outlier_does_not_take_half_of_a_panel():
     fit_values([left, right])
     assert left.get_ylim()[0] == pytest.approx(0.9 - 0.03 * 0.1)
     assert [text.get_text() for text in left.texts] == []
-    assert [text.get_text() for text in right.texts] == ["1 below"]
+    assert [text.get_text() for text in right.texts] == ["1 dot below"]
 
 
 def test_a_figure_for_a_paper(tiny, tmp_path, capsys):

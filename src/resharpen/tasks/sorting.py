@@ -43,7 +43,7 @@ class Sort(SeparatedTask):
 
     @property
     def title(self) -> str:
-        return f"Sort{' repeated items,' if self.repeated else ','} v = {self.v}"
+        return f"Sort{', repeated items' if self.repeated else ''}, v = {self.v}"
 
     def reply(self, words_NxT: NDArray[np.uint32], items_NxI: Tokens, real_NxI: NDArray[np.bool_]) -> Tokens:
         return np.sort(np.where(real_NxI, items_NxI, self.v), axis=1)

@@ -47,7 +47,9 @@ COLORS = {"drawn": BLUE, "published": VERMILION, THEIR_QUERY: GREEN}
 STYLES = {"better": "green", "worse": "red", "consistent": "cyan", "undecided": "yellow"}
 PAGE = 120
 """Characters in a line of a page."""
-COLUMNS, WIDTH, HEIGHT = 2, 6.2, 2.85
+WORDS = {"exact": "exact match", "sets": "strings right", "closing": "brackets right"}
+"""Metric -> what the figure calls it, if not by its name."""
+COLUMNS, WIDTH, HEIGHT = 2, 4.15, 2.6
 """Panels side by side, and the inches of each."""
 Panel = tuple[str, str, bool]
 """Title, metric, and whether its values are differences."""
@@ -85,7 +87,7 @@ def interval_text(interval: Interval) -> str:
 
 
 def cells(each: Compared) -> tuple[str, ...]:
-    """A row of a table."""
+    """A row of a table. A difference has no best draws: what is best of two variants may be of different draws."""
     return (
         each.anchor.label,
         lengths_text(each.lengths),
@@ -93,8 +95,8 @@ def cells(each: Compared) -> tuple[str, ...]:
         each.hyperparameters,
         str(len(each.sample.values_N)),
         interval_text(each.median),
-        interval_text(each.best_tenth),
-        f"{100 * each.best:.1f}",
+        "" if each.anchor.less else interval_text(each.best_tenth),
+        "" if each.anchor.less else f"{100 * each.best:.1f}",
         "" if each.as_good is None else interval_text(each.as_good),
         each.verdict or "",
     )
@@ -118,19 +120,20 @@ def print_anchors(found: Sequence[Compared], console: Console) -> None:
 
 
 @our_style()
-def draw_anchors(found: Sequence[Compared]) -> Figure:
+def draw_anchors(found: Sequence[Compared], sources: Sequence[Source] = SOURCES) -> Figure:
     """What was published, and every draw. Lines of a table that have one unit share a panel."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
     panels: dict[Panel, list[Anchor]] = {}
-    for source in SOURCES:
+    for source in sources:
         for anchor in source.anchors:
             # differences that nobody published are shown once there are draws
             if any(anchor.numbers.values()) or any(each.anchor is anchor for each in found):
-                title = f"{source.title} ({source.source}){', ' if anchor.test else ''}{anchor.test}"
+                title = f"{source.title}{', ' if anchor.test else ''}{anchor.test}"
                 panels.setdefault((title, anchor.metric, bool(anchor.less)), []).append(anchor)
     rows = -(-len(panels) // COLUMNS)
+    found = [each for each in found if each.source in sources]
     figure = Figure(figsize=(WIDTH * COLUMNS, HEIGHT * rows + 0.6), layout="constrained", dpi=150)
     grid = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
     for axes, (panel, anchors) in zip(grid, panels.items(), strict=False):
@@ -155,6 +158,7 @@ def draw_anchors(found: Sequence[Compared]) -> Figure:
 def _panel(axes: Axes, panel: Panel, anchors: Sequence[Anchor], found: Sequence[Compared]) -> None:
     """Lines side by side, each with its ranges of lengths."""
     title, metric, differences = panel
+    several = len({anchor.less for anchor in anchors}) > 1
     ticks: dict[float, str] = {}
     x = 0.0
     for anchor in anchors:
@@ -168,15 +172,17 @@ def _panel(axes: Axes, panel: Panel, anchors: Sequence[Anchor], found: Sequence[
                 ends = [100 * end for end in published]
                 axes.plot([x, x], ends, "D-", color="black", markersize=4.5, linewidth=2, zorder=4)
             x += 1
-        axes.text((first + x - 1) / 2, 1.02, anchor.what, transform=axes.get_xaxis_transform(), ha="center", fontsize=7)
+        what = anchor.what if several else anchor.what.removesuffix(f" minus {anchor.less}")
+        what = what.replace("+", "\n+") if len(anchors) > 3 else what
+        axes.text((first + x - 1) / 2, 1.02, what, transform=axes.get_xaxis_transform(), ha="center", fontsize=7)
         x += 0.8
-    axes.set_xticks(list(ticks), list(ticks.values()), fontsize=7, rotation=90 if len(ticks) > 8 else 0)
+    axes.set_xticks(list(ticks), list(ticks.values()), fontsize=7, rotation=90 if len(ticks) > 6 else 0)
     axes.set_xlim(-0.7, x - 1.1)
-    less = {anchor.less for anchor in anchors}
-    points = f"{metric} minus that of {less.pop()}" if len(less) == 1 else f"difference of {metric}"
-    axes.set_ylabel(f"{points} (points)" if differences else f"{metric} (%)", fontsize=8)
+    what = WORDS.get(metric, metric)
+    points = f"difference of {what} (points)" if several else f"{what} minus that of {anchors[0].less} (points)"
+    axes.set_ylabel(points if differences else f"{what} (%)", fontsize=8)
     empty = not any(each.anchor in anchors for each in found)
-    axes.set_title(f"{title}{': no results yet' if empty else ''}", fontsize=9, pad=16)
+    axes.set_title(f"{title}{': no results yet' if empty else ''}", fontsize=9, pad=24)
     axes.set_xlabel(_rests_on([each for each in found if each.anchor in anchors]), fontsize=8)
     axes.tick_params(axis="y", labelsize=7.5)
     if not differences:  # shares from 0 on, with room for marks at the ends
@@ -197,6 +203,8 @@ def _rests_on(found: Sequence[Compared]) -> str:
 def _draws(axes: Axes, x: float, each: Compared) -> None:
     """A dot per draw in ascending order, and the median with its interval."""
     values_N, color = np.sort(100 * each.sample.values_N), COLORS[each.hyperparameters]
+    if each.anchor.less:
+        axes.axhline(0, color="black", linewidth=0.6, zorder=1)
     axes.plot(x + np.linspace(-0.14, 0.14, len(values_N)), values_N, "o", color=color, alpha=0.4, markersize=2.5)
     median = each.median
     axes.hlines(100 * median.estimate, x - 0.19, x + 0.19, color=color, linewidth=1.6)
@@ -217,6 +225,8 @@ def section(source: Source, found: Sequence[Compared], trained: Sequence[str]) -
         *_lines(f"**Ours.** {source.ours} From {' and '.join(trained)}."),
         "",
         *_lines(f"**Why they may differ.** {source.differs}"),
+        "",
+        f"![{source.title}: published numbers as diamonds over the values of our draws](images/{source.picture}.png)",
         "",
     ]
     if known or not found:

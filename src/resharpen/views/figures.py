@@ -173,7 +173,7 @@ def _by_length(run: RunOrReference, table: pl.DataFrame, title: str, look: Look)
         places = {n: x for x, n in enumerate(lengths)}
         split_violins(axes, of_panel, places, "length", "value", described, colors[variant])
         every = -(-len(lengths) // int(TICKS_PER_INCH * inches))
-        axes.set_xticks(range(0, len(lengths), every), [f"{n:,}" for n in lengths[::every]], rotation=45)
+        _name_lengths(axes, lengths, described, every)
         axes.set_xlim(-0.6, len(lengths) - 0.4)
         draw_guess(axes, described.guess, "guess" if axes in grid[:, -1] else "")
         _background(axes, setting, described, lengths)
@@ -181,8 +181,8 @@ def _by_length(run: RunOrReference, table: pl.DataFrame, title: str, look: Look)
         if many and axes not in grid[-1]:
             axes.tick_params(labelbottom=False)  # panels above each other have the same lengths
     fit_values([*panels.values()])
-    end = ", to the end of a bin" if settings[0].task.metrics[metric].bin else ""
-    label_below(grid[-1], f"input length ({settings[0].task.unit}{end})")
+    bins = ", in bins" if settings[0].task.metrics[metric].bin else ""
+    label_below(grid[-1], f"input length ({settings[0].task.unit}{bins})")
     measured = [setting.task.metrics[metric].label for setting in settings]
     if len(set(measured)) == 1:
         label_left(grid[:, 0], measured[0])
@@ -204,6 +204,13 @@ def _by_length(run: RunOrReference, table: pl.DataFrame, title: str, look: Look)
         f"gray: trained lengths; {behind} {settings[0].task.scored} per dot)",
     )
     return figure
+
+
+def _name_lengths(axes: Axes, lengths: list[int], metric: Metric, every: int) -> None:
+    """Every so manyth length below its violin; the end of a bin at the right edge of its violin."""
+    shown = [i for i, n in enumerate(lengths) if (n // metric.bin if metric.bin else i) % every == 0]
+    at = [i + (0.5 if metric.bin else 0.0) for i in shown]
+    axes.set_xticks(at, [f"{lengths[i]:,}" for i in shown], rotation=45)
 
 
 def _background(axes: Axes, setting: Setting, metric: Metric, lengths: list[int]) -> None:

@@ -212,9 +212,13 @@ def fit_values(panels: Sequence[Axes], low: float | None = None) -> None:
     at: dict[str, Any] = {"fontsize": SMALLEST, "ha": "center", "bbox": behind}
     for axes, of_panel in zip(panels, values, strict=True):
         if below := int((of_panel < limits[0]).sum()):
-            axes.text(0.5, 0.04, f"{below} below", transform=axes.transAxes, va="bottom", **at)
+            axes.text(0.5, 0.04, f"{dots(below)} below", transform=axes.transAxes, va="bottom", **at)
         if above := int((of_panel > limits[1]).sum()):
-            axes.text(0.5, 0.99, f"{above} above", transform=axes.transAxes, va="top", **at)
+            axes.text(0.5, 0.99, f"{dots(above)} above", transform=axes.transAxes, va="top", **at)
+
+
+def dots(count: int) -> str:
+    return f"{count} dot{'' if count == 1 else 's'}"
 
 
 def _end(ascending: NDArray[np.float64]) -> float:

@@ -49,8 +49,8 @@ class Sensitivity:
         claim, verdicts = f"Claim {self.claim.number} ({self.claim.text})", self.verdicts()
         if len(verdicts) == 1:
             return f"{claim} does not depend on the reading: {self.claim.verdict}."
-        each = "; ".join(f"{verdict}: {', '.join(names)}" for verdict, names in verdicts.items())
-        return f"{claim} depends on the reading. {each}."
+        each = "; ".join(f"{verdict} ({', '.join(names)})" for verdict, names in verdicts.items())
+        return f"{claim} depends on the reading: {each}."
 
     def changing(self) -> list[tuple[Finding, dict[str, Finding]]]:
         """Findings whose estimate changes sides: under the default reading, and under the readings that disagree."""

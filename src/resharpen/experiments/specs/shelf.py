@@ -295,6 +295,13 @@ OF_QUESTIONS = (
 )
 OF_LONGER_ANSWERS = (OF_QUESTIONS[0], Size(32, 10_000, 5, batch=16), Size(64, 20_000, 10, batch=32), OF_QUESTIONS[3])
 """Sorting and copying take more steps than majority."""
+IN_8000_STEPS = (
+    Size(2, 10, 2, batch=8),
+    Size(32, 8_000, 5, batch=16),
+    Size(64, 20_000, 10, batch=32),
+    Size(100, 100_000),
+)
+WITH_POSITIONS, WITHOUT_POSITIONS = "pre-final+layer+learned-offset", "pre-final+layer+nope"
 PUBLISHED_POINT = "-published"
 """What an entry with published hyperparameters ends with."""
 SEEDS = 8
@@ -326,8 +333,8 @@ def _legal_symbols(task: Language | TokenTask, title: str) -> Entry:
     return Entry(
         f"Anchors: {title}, next-symbol sets, with learned positions and without",
         settings,
-        ("pre-final+layer+learned-offset", "pre-final+layer+nope"),
-        (Size(2, 10, 2, batch=8), Size(32, 8_000, 5, batch=16), Size(64, 20_000, 10, batch=32), Size(100, 100_000)),
+        (WITH_POSITIONS, WITHOUT_POSITIONS),
+        IN_8000_STEPS,
         hyperparameters=IN_FEW_STEPS,
     )
 
@@ -344,13 +351,13 @@ ALGORITHMIC = {
     "anchors-copy": Entry(
         "Anchors: copying distinct items, with learned positions and without",
         like_gpt2(Copy(150, train_items=50), layers=2, d=64, heads=2),
-        ("pre-final+layer+learned-offset", "pre-final+layer+nope"),
+        (WITH_POSITIONS, WITHOUT_POSITIONS),
         OF_LONGER_ANSWERS,
     ),
     "anchors-majority": Entry(
         "Anchors: binary majority, with learned positions and without",
         like_gpt2(Majority(2, train_items=50), layers=1, d=16, heads=1),
-        ("pre-final+layer+learned-offset", "pre-final+layer+nope"),
+        (WITH_POSITIONS, WITHOUT_POSITIONS),
         OF_QUESTIONS,
     ),
 }
@@ -369,7 +376,7 @@ def _sparse(title: str, task: SeparatedTask) -> Entry:
         f"Anchors: {title}, softmax, entmax and asentmax",
         _like_gemma2(task),
         ATTENTIONS,
-        (Size(2, 10, 2, batch=8), Size(32, 8_000, 5, batch=16), Size(64, 20_000, 10, batch=32), Size(100, 100_000)),
+        IN_8000_STEPS,
         hyperparameters=IN_FEW_STEPS,
     )
 
