@@ -43,6 +43,7 @@ FIGURES = {1: FIG1, 2: FIG2, 3: FIG3, 4: FIG4, 5: FIG5, 6: FIG67, 7: FIG67}
 SCT_LENGTHS = {9: range(1, 8), 16: range(1, 9), 25: range(1, 9)}
 """v -> training lengths with longer inputs, in the tables of figures 1 and 5."""
 
+WORDS = ("none", "one", "two", "three", "four", "five", "six", "seven")
 QUANTILES = {
     "default": "the 10% quantile",
     "best of 48": "the expected best of 48",
@@ -114,10 +115,10 @@ def verdicts() -> str:
     for of in (of for name in dict.fromkeys(FIGURES.values()) if name != FIG5 for of in tested(name)):
         numbers[of.verdict].append(of.number)
     held, failed, rest = (sorted(found) for found in numbers.values())
-    each = zip((held, failed, rest), ("hold", "do not hold", "undecided"), strict=True)
-    counts = [f"{what}: {len(of)} ({listed(of)})" for of, what in each if of]
-    tested_on = "the first three on Set Complement with nine tokens"
-    return f"Verdicts on the paper's seven claims, {tested_on}: {'; '.join(counts)}."
+    verbs = (("holds", "hold"), ("does not hold", "do not hold"), ("is undecided", "are undecided"))
+    each = zip((held, failed, rest), verbs, strict=True)
+    counts = [f"{WORDS[len(of)]} {verb[len(of) > 1]} ({listed(of)})" for of, verb in each if of]
+    return f"Of the paper's seven claims, the first three tested on Set Complement with nine tokens, {listed(counts)}."
 
 
 def shares_of_training() -> str:

@@ -11,13 +11,16 @@ from scipy.stats import binomtest
 
 from resharpen.analysis.anchors import Compared
 from resharpen.analysis.published import (
+    ABAB,
     ATTENTION,
+    COUNTER,
     FLIP_FLOP,
     ON_QUESTIONS,
     SORTING,
     SPARSE_COPYING,
     SPARSE_SORTING,
     THEIR_QUERY,
+    TOMITA_7,
     TWICE,
     Range,
     Source,
@@ -138,6 +141,27 @@ def lstm_verdict() -> bool:
     return verdicts == {"dense": "consistent", "sparse": "undecided"}
 
 
+def positions_needed() -> bool:
+    """On longer strings of (abab)* no draw without positions is right, and some draws with learned positions are."""
+    longer = [each for each in all_compared() if each.source is ABAB and each.lengths[0] > 50]
+    by_positions = [[each.best for each in longer if each.anchor.what.startswith(what)] for what in ("no ", "learned")]
+    return max(by_positions[0]) == 0 and min(by_positions[1]) == 1
+
+
+def tomita_7_is_constant() -> bool:
+    """Most draws, with and without positions, are as right on longer strings as a constant distribution."""
+    found = [each for each in all_compared() if each.source is TOMITA_7 and each.lengths[0] > 100]
+    return bool(found) and all((np.abs(x.sample.values_N - x.constant) < 0.01).mean() > 0.5 for x in found)
+
+
+def counting_is_worse() -> bool:
+    """At three times the trained length both medians are worse than published, and some draw without positions is not;
+    at twice the length the same."""
+    longer = [each for each in all_compared() if each.source is COUNTER and each.lengths[0] > 50]
+    best = [each.best for each in longer if each.anchor.what == "no positions"]
+    return bool(longer) and all(each.verdict == "worse" for each in longer) and min(best) == 1
+
+
 def guessing() -> str:
     """Models of flip-flop whose error at reads is within five points of a guess."""
     error_N = beside("Flip-flop", "pre", (1, 64), test="dense").sample.values_N
@@ -152,9 +176,7 @@ def lstm_as_good() -> str:
 
 PUBLISHED: dict[str, Callable[[], str | bool]] = {
     "anchor-gain": lambda: middle("Maximum", "gain", (1_024, 1_024)),
-    "anchor-gain-far": lambda: middle("Maximum", "gain", (4_096, 4_096)),
     "anchor-gain-query": lambda: middle("Maximum", "gain", (1_024, 1_024), THEIR_QUERY),
-    "anchor-gain-query-far": lambda: middle("Maximum", "gain", (4_096, 4_096), THEIR_QUERY),
     "anchor-query-consistent": gains_with_their_query_agree,
     "anchor-share": share_of_training,
     "anchor-sort-worse": sorting_is_worse,
@@ -170,8 +192,6 @@ PUBLISHED: dict[str, Callable[[], str | bool]] = {
     "anchor-sparse-learned": learned_sorting,
     "anchor-sparse-first-of": lambda: ahead_on_longer("entmax", "softmax"),
     "anchor-sparse-second-of": lambda: ahead_on_longer("asentmax", "entmax"),
-    "anchor-sparse-first": lambda: middle(SPARSE_SORTING.title, "entmax minus softmax", LONGER),
-    "anchor-sparse-second": lambda: middle(SPARSE_SORTING.title, "asentmax minus entmax", LONGER),
     "anchor-sparse-copy-slow": sparse_copies_less_well,
     "anchor-sparse-copy": lambda: middle(SPARSE_COPYING.title, "asentmax minus softmax", TRAINED),
     "anchor-sparse-copy-softmax": lambda: best_draw(SPARSE_COPYING.title, "softmax", LONGER),
@@ -186,6 +206,10 @@ PUBLISHED: dict[str, Callable[[], str | bool]] = {
     "anchor-closing-peri-init": lambda: middle("Dyck", "peri-init", (701, 1_400)),
     "anchor-closing-pre": lambda: middle("Dyck", "pre", (701, 1_400)),
     "anchor-lstm": lambda: middle("Flip-flop", "LSTM", (1, 64), test="sparse"),
+    "anchor-tomita-7": tomita_7_is_constant,
+    "anchor-tomita-7-constant": lambda: percent(*[beside("Tomita 7", "no positions", (101, 150)).constant or 0.0] * 2),
+    "anchor-abab": positions_needed,
+    "anchor-counter": counting_is_worse,
     "anchor-lstm-verdict": lstm_verdict,
     "anchor-lstm-as-good": lstm_as_good,
     "anchor-chance": guessing,

@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 
 import resharpen as rs
-from resharpen.analysis.anchors import Compared, compared, values
+from resharpen.analysis.anchors import Compared, compared, constant_value, values
 from resharpen.analysis.claims.finding import Claim
 from resharpen.analysis.claims.sensitivity import Sensitivity, sensitivity
 from resharpen.analysis.published import MAXIMUM, SOURCES, THEIR_QUERY
@@ -68,11 +68,13 @@ def with_their_query() -> list[Compared]:
         return []
     rows, found = read_study("anchors-query"), []
     assert not rows["value"].null_count()
+    task = rs.figure("anchors-max", "laptop").settings[0].task
     for anchor in MAXIMUM.anchors:
         for between in anchor.numbers:
             if len(values_N := values(rows, anchor, between, 0.0)):
                 sample = Sample(values_N, float(len(values_N)))
-                found.append(Compared(MAXIMUM, anchor, THEIR_QUERY, between, sample, False, "items"))
+                constant = constant_value(task, 0, anchor, between)
+                found.append(Compared(MAXIMUM, anchor, THEIR_QUERY, between, sample, False, "items", constant))
     return found
 
 

@@ -56,7 +56,7 @@ def test_quantiles_and_shares_by_hand():
     assert (found.as_good.estimate, found.as_good.low, found.as_good.high) == pytest.approx(
         (0.3, 0.067, 0.652), abs=1e-3
     )
-    assert cells(found)[4:] == (
+    assert cells(found)[5:] == (
         "10",
         "55.0 (20.0 to 90.0)",
         "99.0 (70.0 or more)",
@@ -184,6 +184,20 @@ def test_values_are_those_of_the_tables(study):
     }
     np.testing.assert_allclose(found.sample.values_N, np.subtract(means["peri"], means["pre"]))
     assert found.lower_is_better
+
+
+def test_the_constant_is_what_a_model_that_ignores_its_input_scores(study):
+    """Of the two classes of binary majority the more frequent one of each length; a difference has none."""
+    task = take("anchors-majority", "smoke").settings[0].task
+    p_star = task.examples(task.validation(0, "report")).truth["p_star"]
+    length_P = task.validation(0, "report").length_P
+    inside = {n: p_star[length_P == n] for n in np.unique(length_P) if n <= 50}
+    certain = {n: p[p.max(1) == 1] for n, p in inside.items()}
+    shares = [p.mean(0).max() for p in certain.values() if len(p)]
+    of_run = compared(rs.load(study / "anchors-majority-smoke"))
+    assert of_run[0].lengths == (1, 50)
+    assert of_run[0].constant == pytest.approx(np.mean(shares))
+    assert {each.constant for each in compared(rs.load(study / "anchors-max-smoke")) if each.anchor.less} == {None}
 
 
 def test_claims_prints_them(study, capsys):

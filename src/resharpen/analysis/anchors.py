@@ -24,6 +24,8 @@ from resharpen.experiments.keeping.opening import RunOrReference
 from resharpen.experiments.specs.shelf import SCALES
 from resharpen.lazy import pl
 from resharpen.streams import GROUP
+from resharpen.tasks.task import Task
+from resharpen.tasks.trivial import trivial_values
 
 SELECTION = "best-trained"
 ROUNDING = 0.0005
@@ -46,6 +48,8 @@ class Compared:
     lower_is_better: bool
     unit: str
     """Of the lengths."""
+    constant: float | None = None
+    """The value of the best constant distribution, or of a random guess; None of a difference."""
     diverged: frozenset[str] = frozenset()
     """The models that diverged. Without an earlier checkpoint they have the worst value."""
 
@@ -114,8 +118,18 @@ def compared(run: RunOrReference) -> list[Compared]:
             if len(values_N):
                 sample = Sample(values_N, worth * len(values_N))
                 lower = metrics[anchor.metric].lower_is_better
-                found.append(Compared(source, anchor, whose, between, sample, lower, unit, models))
+                constant = constant_value(task_of(run), run.experiment.seed, anchor, between)
+                found.append(Compared(source, anchor, whose, between, sample, lower, unit, constant, models))
     return found
+
+
+def constant_value(task: Task, seed: int, anchor: Anchor, lengths: Range) -> float | None:
+    """What a model scores that ignores its input, in the mean over a range of lengths."""
+    if anchor.less:
+        return None
+    by_length = trivial_values(task.tested(anchor.test), seed, anchor.metric).get(anchor.metric, {})
+    inside = [value for length, value in by_length.items() if lengths[0] <= length <= lengths[1]]
+    return float(np.mean(inside)) if inside else None
 
 
 def values(rows: pl.DataFrame, anchor: Anchor, lengths: Range, worst: float) -> Floats:

@@ -300,7 +300,9 @@ TOMITA_7 = _sets(
     "anchors-tomita-7",
     ON_TOMITA,
     OUR_TOMITA,
-    " Their strings are drawn differently: most of them have more than 90 symbols.",
+    " Their strings are drawn differently: most of them have more than 90 symbols, and in 28% of the longer ones every "
+    "symbol is legal at every place, so that it is right to name all of them always; in ours this is so in 79% (the "
+    "column constant).",
     _longer(0.932, 0.942),
     _longer(0.762, 0.875),
 )

@@ -151,18 +151,20 @@ class Claims:
         from resharpen.views.tables import print_claims
 
         run = look(self.run, self.trust_code)
-        if published := compared(run):
-            print_anchors(published, console)
-        if reason := why_no_claims(run):
-            if published:
-                return
+        published, reason = compared(run), why_no_claims(run)
+        if reason and not published:
             raise UserError(f"{self.run}: {reason}")
-        if not (found := claims(run)):
-            raise UserError(f"{self.run}: no draw is finished in all variants yet; continue with: {run.command}")
-        if self.sensitivity:
-            print_sensitivity(run, console)
-        else:
-            print_claims(found, console)
+        if not reason:
+            if not (found := claims(run)):
+                raise UserError(f"{self.run}: no draw is finished in all variants yet; continue with: {run.command}")
+            if self.sensitivity:
+                print_sensitivity(run, console)
+            else:
+                print_claims(found, console)
+            if published:
+                console.print()
+        if published:
+            print_anchors(published, console)
 
 
 @dataclass(frozen=True)

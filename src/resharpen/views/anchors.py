@@ -28,6 +28,7 @@ HEADINGS = (
     "",
     "lengths",
     "published",
+    "constant",
     "hyperparameters",
     "draws",
     "median",
@@ -37,7 +38,8 @@ HEADINGS = (
     "median is",
 )
 LEGEND = (
-    "In percent; differences in percentage points. Hyperparameters are drawn or, except for steps and minibatch size, "
+    "In percent; differences in percentage points. Constant: what the constant distribution that is best at each "
+    "length scores, or a random guess. Hyperparameters are drawn or, except for steps and minibatch size, "
     "the published ones. In brackets are 95% intervals over draws: of medians and quantiles exact, from order "
     "statistics, and open where draws are too few; of shares Clopper and Pearson's. As good: the share of draws at "
     "least as good as published, or as the worse end of a range. Consistent: the interval of the median includes what "
@@ -92,6 +94,7 @@ def cells(each: Compared) -> tuple[str, ...]:
         each.anchor.label,
         lengths_text(each.lengths),
         published_text(each.published),
+        "" if each.constant is None else f"{100 * each.constant:.1f}",
         each.hyperparameters,
         str(len(each.sample.values_N)),
         interval_text(each.median),
@@ -104,9 +107,9 @@ def cells(each: Compared) -> tuple[str, ...]:
 
 def print_anchors(found: Sequence[Compared], console: Console) -> None:
     """One table per source."""
-    wraps, goes = {"": 18}, {"draws": 1, "best draw": 2, "as good": 3, "best tenth": 4}
+    wraps, goes = {"": 18}, {"draws": 1, "best draw": 2, "as good": 3, "best tenth": 4, "hyperparameters": 5}
     columns = [
-        Column(name, right=i not in (0, 3, 9), wraps=wraps.get(name, 0), goes=goes.get(name, 0))
+        Column(name, right=i not in (0, 4, 10), wraps=wraps.get(name, 0), goes=goes.get(name, 0))
         for i, name in enumerate(HEADINGS)
     ]
     for source in (source for source in SOURCES if any(each.source is source for each in found)):
@@ -132,10 +135,11 @@ def draw_anchors(found: Sequence[Compared], sources: Sequence[Source] = SOURCES)
             if any(anchor.numbers.values()) or any(each.anchor is anchor for each in found):
                 title = f"{source.title}{', ' if anchor.test else ''}{anchor.test}"
                 panels.setdefault((title, anchor.metric, bool(anchor.less)), []).append(anchor)
-    rows = -(-len(panels) // COLUMNS)
+    columns = min(COLUMNS, len(panels))
+    rows = -(-len(panels) // columns)
     found = [each for each in found if each.source in sources]
-    figure = Figure(figsize=(WIDTH * COLUMNS, HEIGHT * rows + 0.6), layout="constrained", dpi=150)
-    grid = list(figure.subplots(rows, COLUMNS, squeeze=False).flat)
+    figure = Figure(figsize=(WIDTH * max(columns, 1.4), HEIGHT * rows + 0.6), layout="constrained", dpi=150)
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, (panel, anchors) in zip(grid, panels.items(), strict=False):
         _panel(axes, panel, anchors, found)
     for axes in grid[len(panels) :]:
@@ -176,7 +180,7 @@ def _panel(axes: Axes, panel: Panel, anchors: Sequence[Anchor], found: Sequence[
         what = what.replace("+", "\n+") if len(anchors) > 3 else what
         axes.text((first + x - 1) / 2, 1.02, what, transform=axes.get_xaxis_transform(), ha="center", fontsize=7)
         x += 0.8
-    axes.set_xticks(list(ticks), list(ticks.values()), fontsize=7, rotation=90 if len(ticks) > 6 else 0)
+    axes.set_xticks(list(ticks), list(ticks.values()), fontsize=7, rotation=90 if len(ticks) > 8 else 0)
     axes.set_xlim(-0.7, x - 1.1)
     what = WORDS.get(metric, metric)
     points = f"difference of {what} (points)" if several else f"{what} minus that of {anchors[0].less} (points)"
@@ -232,7 +236,7 @@ def section(source: Source, found: Sequence[Compared], trained: Sequence[str]) -
     if known or not found:
         lines += _table(HEADINGS, known)
     if not found:
-        empty = ("no results yet",) + ("",) * 6
+        empty = ("", "no results yet") + ("",) * 6
         lines += [
             f"| {' | '.join((anchor.label, lengths_text(lengths), published_text(value), *empty))} |"
             for anchor in source.anchors
