@@ -55,6 +55,12 @@ def middle(*asked: Any, **given: Any) -> str:
     return interval_text(beside(*asked, **given).median)
 
 
+def perfect(*asked: Any) -> str:
+    """How many draws have a value of 1."""
+    values_N = beside(*asked).sample.values_N
+    return f"{(values_N == 1).sum()} of {len(values_N)}"
+
+
 def best_draw(*asked: Any) -> str:
     return f"{100 * beside(*asked).best:.1f}"
 
@@ -209,6 +215,7 @@ PUBLISHED: dict[str, Callable[[], str | bool]] = {
     "anchor-tomita-7": tomita_7_is_constant,
     "anchor-tomita-7-constant": lambda: percent(*[beside("Tomita 7", "no positions", (101, 150)).constant or 0.0] * 2),
     "anchor-abab": positions_needed,
+    "anchor-abab-perfect": lambda: perfect("(abab)*", "learned positions, offset", (61, 70)),
     "anchor-counter": counting_is_worse,
     "anchor-lstm-verdict": lstm_verdict,
     "anchor-lstm-as-good": lstm_as_good,
