@@ -118,7 +118,7 @@ def verdicts() -> str:
     verbs = (("holds", "hold"), ("does not hold", "do not hold"), ("is undecided", "are undecided"))
     each = zip((held, failed, rest), verbs, strict=True)
     counts = [f"{WORDS[len(of)]} {verb[len(of) > 1]} ({listed(of)})" for of, verb in each if of]
-    return f"Of the paper's seven claims, the first three tested on Set Complement with nine tokens, {listed(counts)}."
+    return f"Of the paper's seven claims {listed(counts)}, the first three for Set Complement with nine tokens."
 
 
 def shares_of_training() -> str:

@@ -84,6 +84,20 @@ def test_the_verdict_goes_by_the_interval_of_the_median(published, lower, verdic
     assert found.as_good.estimate == pytest.approx(as_good)
 
 
+def test_a_gain_is_not_consistent_if_it_may_be_nothing():
+    """Of ten draws the interval is from the second to the ninth: narrow enough, with and without 0."""
+    for low, verdict in ((0.0, "undecided"), (0.005, "consistent")):
+        found = made_up((0.02, 0.02), low + 0.1 / 7 * (np.arange(10) - 1))
+        assert found.verdict == "consistent"
+        assert replace(found, anchor=replace(found.anchor, less="peri")).verdict == verdict
+
+
+def test_nothing_is_as_good_as_a_failure():
+    """Every value is at least 0, but an error of 0 is perfect."""
+    assert made_up((0.0, 0.2)).as_good is None
+    assert made_up((0.0, 0.0), lower_is_better=True).as_good.estimate == 0.0
+
+
 def test_a_wide_interval_says_too_little():
     """Of ten draws the interval is from the second to the ninth."""
     for step, verdict in ((0.2 / 7, "consistent"), (0.21 / 7, "undecided")):

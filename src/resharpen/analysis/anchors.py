@@ -71,8 +71,9 @@ class Compared:
 
     @property
     def as_good(self) -> Interval | None:
-        """The share of draws at least as good as published; of a range, as its worse end."""
-        if self.published is None:
+        """The share of draws at least as good as published; of a range, as its worse end. None if that is 0, the worst
+        possible value or no gain."""
+        if self.published is None or (self.published[0] == 0 and not self.lower_is_better):
             return None
         values_N, (least, most) = self.sample.values_N, self.published
         good_N = values_N <= most if self.lower_is_better else values_N >= least
@@ -81,7 +82,7 @@ class Compared:
     @property
     def verdict(self) -> Verdict | None:
         """Where the interval of the median is beside what was published, which is rounded; undecided if a wide interval
-        includes it, or if there are too few draws for an interval."""
+        includes it, or that of a difference also no difference, or if there are too few draws for an interval."""
         if self.published is None:
             return None
         rounding = ROUNDING * (2 if self.anchor.less else 1)
@@ -92,7 +93,8 @@ class Compared:
             return "worse" if self.lower_is_better else "better"
         if median.high < least:
             return "better" if self.lower_is_better else "worse"
-        return "consistent" if median.high - median.low <= WIDE else "undecided"
+        nothing = bool(self.anchor.less) and least > 0 and median.low <= 0
+        return "consistent" if median.high - median.low <= WIDE and not nothing else "undecided"
 
 
 def compared(run: RunOrReference) -> list[Compared]:

@@ -16,7 +16,7 @@ from resharpen.analysis.published import SOURCES, THEIR_QUERY, Anchor, Published
 from resharpen.views.columns import Column, print_table
 from resharpen.views.palette import BLUE, GREEN, VERMILION
 from resharpen.views.style import our_style
-from resharpen.views.violins import plain_panel
+from resharpen.views.violins import darker, plain_panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +43,8 @@ LEGEND = (
     "the published ones. In brackets are 95% intervals over draws: of medians and quantiles exact, from order "
     "statistics, and open where draws are too few; of shares Clopper and Pearson's. As good: the share of draws at "
     "least as good as published, or as the worse end of a range. Consistent: the interval of the median includes what "
-    f"was published; undecided: it does, but is wider than {100 * WIDE:.0f} points."
+    f"was published; undecided: it does, but is wider than {100 * WIDE:.0f} points, or that of a gain "
+    "includes 0, too."
 )
 COLORS = {"drawn": BLUE, "published": VERMILION, THEIR_QUERY: GREEN}
 STYLES = {"better": "green", "worse": "red", "consistent": "cyan", "undecided": "yellow"}
@@ -145,6 +146,7 @@ def draw_anchors(found: Sequence[Compared], sources: Sequence[Source] = SOURCES)
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     marks = [Line2D([], [], color="black", marker="D", linestyle="", label="published")]
+    marks += [Line2D([], [], color="gray", linestyle=":", label="constant")]
     names = {
         "drawn": "drawn hyperparameters",
         "published": "published hyperparameters",
@@ -177,7 +179,7 @@ def _panel(axes: Axes, panel: Panel, anchors: Sequence[Anchor], found: Sequence[
                 axes.plot([x, x], ends, "D-", color="black", markersize=4.5, linewidth=2, zorder=4)
             x += 1
         what = anchor.what if several else anchor.what.removesuffix(f" minus {anchor.less}")
-        what = what.replace("+", "\n+") if len(anchors) > 3 else what
+        what = what.replace("+", "\n+").replace(" minus ", "\nminus ") if len(anchors) > 2 else what
         axes.text((first + x - 1) / 2, 1.02, what, transform=axes.get_xaxis_transform(), ha="center", fontsize=7)
         x += 0.8
     axes.set_xticks(list(ticks), list(ticks.values()), fontsize=7, rotation=90 if len(ticks) > 8 else 0)
@@ -186,7 +188,7 @@ def _panel(axes: Axes, panel: Panel, anchors: Sequence[Anchor], found: Sequence[
     points = f"difference of {what} (points)" if several else f"{what} minus that of {anchors[0].less} (points)"
     axes.set_ylabel(points if differences else f"{what} (%)", fontsize=8)
     empty = not any(each.anchor in anchors for each in found)
-    axes.set_title(f"{title}{': no results yet' if empty else ''}", fontsize=9, pad=24)
+    axes.set_title(f"{title}{': differences' if differences else ''}{': no results yet' * empty}", fontsize=9, pad=24)
     axes.set_xlabel(_rests_on([each for each in found if each.anchor in anchors]), fontsize=8)
     axes.tick_params(axis="y", labelsize=7.5)
     if not differences:  # shares from 0 on, with room for marks at the ends
@@ -211,9 +213,11 @@ def _draws(axes: Axes, x: float, each: Compared) -> None:
         axes.axhline(0, color="black", linewidth=0.6, zorder=1)
     axes.plot(x + np.linspace(-0.14, 0.14, len(values_N)), values_N, "o", color=color, alpha=0.4, markersize=2.5)
     median = each.median
-    axes.hlines(100 * median.estimate, x - 0.19, x + 0.19, color=color, linewidth=1.6)
+    if each.constant is not None:
+        axes.hlines(100 * each.constant, x - 0.3, x + 0.3, color="gray", linewidth=1, linestyle=":")
+    axes.hlines(100 * median.estimate, x - 0.19, x + 0.19, color=darker(color), linewidth=1.6)
     if np.isfinite([median.low, median.high]).all():
-        axes.vlines(x, 100 * median.low, 100 * median.high, color=color, linewidth=1.6)
+        axes.vlines(x, 100 * median.low, 100 * median.high, color=darker(color), linewidth=1.6)
 
 
 def section(source: Source, found: Sequence[Compared], trained: Sequence[str]) -> str:
