@@ -309,10 +309,12 @@ def fig4_tomita_3() -> bool:
 
 
 def fig4_tomita_7() -> bool:
-    """The medians of peri and peri-init are above those of pre and post on longer inputs."""
+    """The medians of peri and peri-init are above those of pre and post on longer inputs; whether the median difference
+    is as large as what counts as one is undecided."""
     columns = [column for column in summary(FIG4)[0] if column.startswith("Tomita 7")][1:]
     ahead = [(a, b, column) for a in ("peri", "peri-init") for b in ("pre", "post") for column in columns]
-    return all(median(FIG4, a, column) > median(FIG4, b, column) for a, b, column in ahead)
+    open_ = undecided(FIG4, 7, "tomita-7-s100, pre and peri", "tomita-7-s100, post and peri")
+    return open_ and all(median(FIG4, a, column) > median(FIG4, b, column) for a, b, column in ahead)
 
 
 def fig6_hardest() -> str:
