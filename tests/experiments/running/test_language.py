@@ -143,9 +143,13 @@ def test_two_languages_in_one_figure(tmp_path):
     assert labels == ["", "", "ROC AUC of the logit of 1", "ROC AUC of the logit of 0"]
     for figure in figures.values():
         named = [text for axes in figure.axes if (text := axes.get_xlabel())]
-        assert named == ["input length (tokens, to the end of a bin)"]
+        assert named == ["input length (tokens, in bins)"]
     ends = {line.get_xdata()[0] for line in figures["tvd"].axes[0].lines if len(set(line.get_xdata())) == 1}
     assert 20 / 20 - 0.5 in ends  # the cap, at the end of the first bin
+    axes = figures["tvd"].axes[-1]
+    named = {label.get_text(): at for label, at in zip(axes.get_xticklabels(), axes.get_xticks(), strict=True)}
+    assert len(named) > 5
+    assert all(at == int(end) / 20 - 0.5 for end, at in named.items())  # on the scale of the cap
 
 
 def test_inspecting_a_transformer(small, tmp_path, capsys):
