@@ -8,8 +8,9 @@ import pytest
 import results
 from published_facts import LONGER, TRAINED
 
+import resharpen as rs
 from resharpen.analysis.anchors import Compared
-from resharpen.analysis.published import MAXIMUM, SPARSE_SORTING, THEIR_QUERY
+from resharpen.analysis.published import COUNTER, FLIP_FLOP, MAXIMUM, SPARSE_SORTING, THEIR_QUERY, TOMITA_7
 from resharpen.analysis.statistics import Sample
 
 # of six draws the first four learn to sort with softmax, the last five with entmax
@@ -69,3 +70,40 @@ def test_the_gain_with_their_query_is_paired():
     assert [each.hyperparameters for each in found] == [THEIR_QUERY]
     assert found[0].source is MAXIMUM
     assert found[0].sample.values_N.tolist() == pytest.approx((adaptive - softmax).to_list())
+
+
+def counts(name, metric, test=""):
+    """Length -> scored places of a model."""
+    rows = (
+        rs.reference(name).table("lengths").filter(metric=metric, weights="train", selection="best-trained", test=test)
+    )
+    return dict(rows.filter(model=rows["model"][0]).select("length", "count").iter_rows())
+
+
+def test_numbers_in_the_texts_are_those_of_the_test_sets():
+    """What the sections say of the size of test sets, and of what is trivial on them."""
+    sets = counts("anchors-max-laptop", "accuracy")
+    assert "measured on 128 sets, or 32 with their query, and at 16,384 on 32" in MAXIMUM.differs
+    query = rs.read_toml(results.STUDIES.parents[1] / "examples" / "random_query.toml").settings[0].task
+    assert (sets[4_096], query.items // 4_096, sets[16_384]) == (128, 32, 32)
+
+    reads = [counts("anchors-flip-flop-laptop", "error", test) for test in ("sparse", "dense")]
+    assert [sum(n for length, n in of.items() if length <= 64) for of in reads] == [25, 1_773]
+    assert "25 reads up to 64 tokens (dense: 1,773)" in FLIP_FLOP.differs
+
+    constant = next(x.constant for x in results.all_compared() if x.source is TOMITA_7 and x.lengths[0] > 100)
+    assert round(constant, 2) == 0.79
+    assert "in ours this is so in 79%" in TOMITA_7.differs
+
+    task = rs.figure("anchors-counter", "laptop").settings[0].task
+    validation, shares = task.validation(0, "report"), {}
+    for end in range(10, 110, 10):
+        words = [
+            tokens[:end][there[:end]]
+            for tokens, there in zip(validation.inputs_NxL, validation.scored_NxL, strict=True)
+        ]
+        alive = [word for word, there in zip(words, validation.scored_NxL, strict=True) if there[end - 10 : end].any()]
+        shares[end] = np.mean([not word.any() for word in alive])  # a is token 0
+    halves = [np.mean([x for end, x in shares.items() if low < end <= low + 50]) for low in (0, 50)]
+    assert [round(x, 2) for x in halves] == [0.43, 0.10]
+    assert "in 43% of our strings at 1 to 50 tokens and in 10% at 51 to 100" in COUNTER.differs
