@@ -29,9 +29,7 @@ from resharpen.analysis.claims.finding import Claim, Finding
 from resharpen.analysis.claims.positions import BASE, losses
 from resharpen.analysis.claims.reading import THRESHOLD
 from resharpen.analysis.dispersion import gains_from
-from resharpen.analysis.published import (
-    SOFTMAX,
-)
+from resharpen.analysis.published import SOFTMAX
 from resharpen.analysis.samples import MEDIAN, by_draw, median_of, paired_differences
 from resharpen.analysis.statistics import quantile
 from resharpen.analysis.verdict import MARGIN

@@ -25,6 +25,7 @@ from results import (
     by_reading,
     per_cell,
     published,
+    query_spec,
     read_study,
     reference,
     span,
@@ -47,7 +48,6 @@ from resharpen.experiments.keeping.reference import Reference
 from resharpen.views.anchors import section
 
 ROOT = Path(__file__).parent.parent
-QUERY_SPEC = ROOT / "examples" / "random_query.toml"
 CLAIMS_HEAD = ("| claim | verdict | holds | undecided or contrary | from |", "|---|---|---|---|---|")
 SHOWN = 3
 """Findings of either kind that the claims table shows per claim; findings.md has all."""
@@ -162,7 +162,7 @@ def anchors() -> str:
             trained.append(f"`{experiment.name}` ({details}{missing})")
             found += draws
         if source is MAXIMUM and (draws := with_their_query()):
-            spec = rs.read_toml(QUERY_SPEC)
+            spec = query_spec()
             trained.append(f"`examples/random_query.toml` ({spec.steps:,} steps, minibatches of {spec.batch})")
             found += draws
         sections.append(section(source, found, trained))

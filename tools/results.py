@@ -13,6 +13,7 @@ from resharpen.analysis.published import MAXIMUM, SOURCES, THEIR_QUERY
 from resharpen.analysis.scores import scored_lengths, worst_values
 from resharpen.analysis.statistics import Sample, quantile
 from resharpen.experiments.keeping.reference import Reference, references
+from resharpen.experiments.specs.spec import Experiment
 
 CLAIMS = (*(f"fig{n}-overnight" for n in (1, 5, 2, 3)), "fig6-7-overnight", "fig4-overnight")
 """References that the claims table is made from, in the order of the claims."""
@@ -62,13 +63,18 @@ def all_compared() -> list[Compared]:
     return [each for _, of_run in published().values() for each in of_run] + with_their_query()
 
 
+def query_spec() -> Experiment:
+    """What `tools/random_query.py` trains, with fewer models."""
+    return rs.read_toml(STUDIES.parents[1] / "examples" / "random_query.toml")
+
+
 def with_their_query() -> list[Compared]:
     """The draws that `tools/random_query.py` saved; none of them may have diverged."""
     if not (STUDIES / "anchors-query.csv").exists():
         return []
     rows, found = read_study("anchors-query"), []
     assert not rows["value"].null_count()
-    task = rs.figure("anchors-max", "laptop").settings[0].task
+    task = query_spec().settings[0].task
     for anchor in MAXIMUM.anchors:
         for between in anchor.numbers:
             if len(values_N := values(rows, anchor, between, 0.0)):

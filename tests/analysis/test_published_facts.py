@@ -84,7 +84,7 @@ def test_numbers_in_the_texts_are_those_of_the_test_sets():
     """What the sections say of the size of test sets, and of what is trivial on them."""
     sets = counts("anchors-max-laptop", "accuracy")
     assert "measured on 128 sets, or 32 with their query, and at 16,384 on 32" in MAXIMUM.differs
-    query = rs.read_toml(results.STUDIES.parents[1] / "examples" / "random_query.toml").settings[0].task
+    query = results.query_spec().settings[0].task
     assert (sets[4_096], query.items // 4_096, sets[16_384]) == (128, 32, 32)
 
     reads = [counts("anchors-flip-flop-laptop", "error", test) for test in ("sparse", "dense")]

@@ -191,7 +191,9 @@ def _panel(axes: Axes, panel: Panel, anchors: Sequence[Anchor], found: Sequence[
     axes.set_title(f"{title}{': differences' if differences else ''}{': no results yet' * empty}", fontsize=9, pad=24)
     axes.set_xlabel(_rests_on([each for each in found if each.anchor in anchors]), fontsize=8)
     axes.tick_params(axis="y", labelsize=7.5)
-    if not differences:  # shares from 0 on, with room for marks at the ends
+    if differences:
+        axes.axhline(0, color="black", linewidth=0.8, zorder=1)
+    else:  # shares from 0 on, with room for marks at the ends
         high = axes.get_ylim()[1]
         axes.set_ylim(-0.05 * high, 1.05 * high)
     plain_panel(axes, "y")
@@ -209,8 +211,6 @@ def _rests_on(found: Sequence[Compared]) -> str:
 def _draws(axes: Axes, x: float, each: Compared) -> None:
     """A dot per draw in ascending order, and the median with its interval."""
     values_N, color = np.sort(100 * each.sample.values_N), COLORS[each.hyperparameters]
-    if each.anchor.less:
-        axes.axhline(0, color="black", linewidth=0.6, zorder=1)
     axes.plot(x + np.linspace(-0.14, 0.14, len(values_N)), values_N, "o", color=color, alpha=0.4, markersize=2.5)
     median = each.median
     if each.constant is not None:
